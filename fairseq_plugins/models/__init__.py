@@ -1,0 +1,1 @@
+"""Architectures, registered with fairseq."""
