@@ -32,6 +32,7 @@ app.add_typer(recipes.cli.app, name="recipe")
 def user_dir() -> None:
     """Print the path for --user-dir of fairseq's commands."""
     spec = importlib.util.find_spec("fairseq_plugins")  # does not import it
+    assert spec is not None and spec.origin is not None
     typer.echo(Path(spec.origin).parent)
 
 
@@ -83,8 +84,10 @@ def sizes(
         result = sizes.sizes_of_arch(arch, what, vocab_size)
     columns = result["columns"]
     if picture is not None:
+        from fairseq_plugins.pictures import column_map
+
         with atomic(picture) as temporary:
-            temporary.write_text(sizes.column_map_svg(columns, result["width"]))
+            temporary.write_text(column_map(columns, result["width"]))
     if as_json:
         typer.echo(json.dumps(result))
         return

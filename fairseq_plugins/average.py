@@ -1,10 +1,10 @@
 """The mean of several checkpoints' weights."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from fairseq.checkpoint_utils import checkpoint_paths
 
 from fairseq_plugins.checkpoints import load
 from fairseq_plugins.errors import UserError
@@ -14,23 +14,22 @@ from fairseq_plugins.files import atomic
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
     """Return the *count* newest numbered checkpoints of *folder*, newest first.
 
-    Checkpoints by updates (checkpoint_E_U.pt) are taken where there are any, else those by epoch
-    (checkpointE.pt).
+    Those by epoch (checkpointE.pt) and by updates (checkpoint_E_U.pt) count alike: where an epoch
+    ends at an interval of updates, fairseq writes the former only.
 
     Raises:
         UserError: no such folder, or fewer than *count* are there.
     """
     if not folder.is_dir():
         raise UserError(f"{folder.resolve()}: no such folder; check --inputs")
-    paths: list[str] = []
-    for pattern in (r"checkpoint_\d+_(\d+)\.pt", r"checkpoint(\d+)\.pt"):
-        paths = paths or checkpoint_paths(str(folder), pattern=pattern)
+    numbered = re.compile(r"checkpoint(\d+|_\d+_\d+)\.pt")
+    paths = [path for path in folder.iterdir() if numbered.fullmatch(path.name)]
     if len(paths) < count:
         raise UserError(
             f"{folder.resolve()}: {len(paths)} numbered checkpoints, {count} asked for: "
             "lower --last, or keep more in training (--keep-interval-updates, --keep-last-epochs)"
         )
-    return [Path(path) for path in paths[:count]]
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)[:count]
 
 
 def average(checkpoints: Sequence[Path], output: Path) -> None:

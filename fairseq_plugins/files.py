@@ -1,6 +1,7 @@
-"""Files are written whole or not at all."""
+"""Files and folders are written whole or not at all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,24 +11,31 @@ from fairseq_plugins.errors import UserError
 
 @contextmanager
 def atomic(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside *path* to write to; rename it to *path* at the end.
+    """Yield a temporary path beside *path* to write a file or folder to; rename it at the end.
 
-    On an error or an interrupt the temporary file is removed and *path* is as it was.
+    What stood at *path* is replaced then. On an error or an interrupt the temporary one is removed
+    and *path* is as it was.
 
     Raises:
-        UserError: the folder cannot be written, or the disk is full.
+        UserError: the place cannot be written, or the disk is full.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        if path.is_dir():
+            shutil.rmtree(path)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is None or (error.filename and error.filename != str(temporary)):
+        named = Path(error.filename) if error.filename else temporary
+        if temporary not in (named, *named.parents) and named != path.parent:
             raise
         raise UserError(
             f"{path.resolve()}: not written: {error.strerror}; free space or choose another place"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)

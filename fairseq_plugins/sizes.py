@@ -152,31 +152,3 @@ def column_map_text(columns: dict[str, tuple[int, int]]) -> str:
         for name, (first, last) in sorted(columns.items(), key=lambda item: (item[1], item[0]))
     ]
     return "\n".join([" first - last   count  weight", *lines])
-
-
-def column_map_svg(columns: dict[str, tuple[int, int]], width: int) -> str:
-    """Return a picture of which columns of a *width* wide matrix hold which weight, as SVG."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    sides = sorted({name.partition(".")[0] for name in columns}, reverse=True)
-    kinds = list(dict.fromkeys(name.split(".", 2)[2] for name in columns))
-    colours = dict(zip(kinds, colormaps["tab10"].colors * (1 + len(kinds) // 10), strict=False))
-    figure = Figure(figsize=(9, 0.9 + 0.55 * len(sides)), layout="constrained")
-    axes = figure.subplots()
-    for row, side in enumerate(sides):
-        axes.broken_barh([(0, width)], (row - 0.35, 0.7), facecolor="#8884")
-        for name, (first, last) in columns.items():
-            if name.startswith(f"{side}."):
-                span = [(first, last - first + 1)]
-                colour = colours[name.split(".", 2)[2]]
-                axes.broken_barh(span, (row - 0.35, 0.7), facecolor=colour, edgecolor="white")
-    axes.set_yticks(range(len(sides)), sides)
-    axes.set(xlim=(0, width), xlabel=f"column of {width} (grey: lends no weight)")
-    handles = [
-        axes.plot([], [], "s", color=colour, label=kind)[0] for kind, colour in colours.items()
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=5, fontsize=8, frameon=False)
-    picture = io.StringIO()
-    figure.savefig(picture, format="svg", transparent=True)
-    return picture.getvalue()

@@ -7,14 +7,10 @@ ShareBERT, AAAI 2024).
 """
 
 import json
-from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
-from typing import Optional
 
 import torch
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -22,21 +18,21 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModelBase,
 )
-from fairseq.models.transformer.transformer_config import (
-    DecoderConfig,
-    EncDecBaseConfig,
-    QuantNoiseConfig,
-)
-from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_plugins import precision
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.models.share_config import (
+    ShareTransformerBaseConfig,
+    ShareTransformerConfig,
+    ShareTransformerTinyConfig,
+    transformer_config,
+)
 from fairseq_plugins.sharing import (
-    PATTERNS,
     ColumnPlan,
     FactorizedEmbedding,
     Lender,
+    SharingError,
     VirtualLender,
     borrow,
     columns_needed,
@@ -46,142 +42,6 @@ from fairseq_plugins.sharing import (
     tie,
     weight_shapes,
 )
-
-NESTED = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise": QuantNoiseConfig}
-AS_ENCODER = ("decoder_embed_dim", "decoder_ffn_embed_dim")
-AS_DECODER = ("decoder_input_dim", "decoder_output_dim")
-
-
-def _fairseq_options():
-    """Yield (name, type, field) of every option of fairseq's Transformer, flat.
-
-    fairseq cannot put nested dataclasses through its bridge from argparse to hydra.
-    """
-    for option in fields(TransformerConfig):
-        prefix = f"{option.name}_" if option.name in NESTED else ""
-        for leaf in fields(NESTED[option.name]) if prefix else [option]:
-            if leaf.name == "_name":
-                continue
-            name, kind, default, extra = prefix + leaf.name, leaf.type, leaf.default, ""
-            if name in AS_ENCODER:
-                kind, default, extra = Optional[int], None, " (default: as the encoder's)"
-            elif name in AS_DECODER:
-                kind, default, extra = Optional[int], None, " (default: --decoder-embed-dim)"
-            elif default is not MISSING and "default" not in leaf.metadata.get("help", ""):
-                extra = f" (default: {default})"
-            metadata = dict(leaf.metadata) | {"help": leaf.metadata.get("help", name) + extra}
-            yield name, kind, field(default=default, metadata=metadata)
-
-
-_FairseqOptions = make_dataclass(
-    "_FairseqOptions",
-    _fairseq_options(),
-    bases=(FairseqDataclass,),
-    namespace={"__module__": __name__},
-)
-
-
-@dataclass
-class ShareTransformerConfig(_FairseqOptions):
-    """fairseq's Transformer options under their own names, and those of sharing."""
-
-    share_pattern: ChoiceEnum(list(PATTERNS)) = field(
-        default="cycle",
-        metadata={
-            "help": "which stored layer runs at which depth, for 3 stored and 6 executed: "
-            "sequence AABBCC, cycle ABCABC, cycle_rev ABCCBA; none: every depth has its own "
-            "(default: cycle)"
-        },
-    )
-    encoder_stored_layers: int = field(
-        default=1,
-        metadata={
-            "help": "encoder layers stored, from 1 to --encoder-layers, which are executed; "
-            "1 is Simple-Share (default: 1)"
-        },
-    )
-    decoder_stored_layers: int = field(
-        default=1,
-        metadata={
-            "help": "decoder layers stored, from 1 to --decoder-layers, which are executed "
-            "(default: 1)"
-        },
-    )
-    weight_source: ChoiceEnum(["stored", "eps", "veps"]) = field(
-        default="stored",
-        metadata={
-            "help": "where layer weights come from: stored layers; eps: columns of the embedding "
-            "table; veps: columns of a virtual matrix, a learned map of the table "
-            "(default: stored)"
-        },
-    )
-    borrow: ChoiceEnum(["both", "encoder", "decoder"]) = field(
-        default="both",
-        metadata={"help": "with eps and veps, the side that borrows (default: both)"},
-    )
-    factor_dim: int = field(
-        default=0,
-        metadata={
-            "help": "width of the embedding table, in columns; a learned map takes it to the "
-            "model's width; 0: the model's width, no map (default: 0)"
-        },
-    )
-    virtual_dim: int = field(
-        default=0,
-        metadata={
-            "help": "width of the virtual matrix of veps, in columns; 0: as many as the weights "
-            "need (default: 0)"
-        },
-    )
-    virtual_gain: float = field(
-        default=1.0,
-        metadata={
-            "help": "deviation of the weights that veps derives, at the start, as a multiple of "
-            "Xavier's (default: 1.0)"
-        },
-    )
-    share_norms: bool = field(
-        default=False,
-        metadata={
-            "help": "depths that share a layer share its biases and norms too (default: each "
-            "depth has its own)"
-        },
-    )
-    post_norm: bool = field(
-        default=False,
-        metadata={
-            "help": "with eps and veps, keep fairseq's post-norm layers; they train badly on "
-            "borrowed weights (default: pre-norm, as with --encoder-normalize-before "
-            "--decoder-normalize-before)"
-        },
-    )
-    cpu_autocast: bool = field(
-        default=False,
-        metadata={
-            "help": "train on a CPU with matrix products in bfloat16; parameters, loss and "
-            "optimiser stay in fp32 (default: fp32)"
-        },
-    )
-
-
-def transformer_config(cfg) -> TransformerConfig:
-    """Return fairseq's nested configuration for the flat *cfg*, with defaults filled in."""
-    if not OmegaConf.is_config(cfg):
-        cfg = OmegaConf.structured(cfg)
-    options = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
-    for name in AS_ENCODER:
-        if getattr(options, name) is None:
-            setattr(options, name, getattr(options, name.replace("decoder", "encoder")))
-    for name in AS_DECODER:
-        if getattr(options, name) is None:
-            setattr(options, name, options.decoder_embed_dim)
-    if options.factor_dim == options.encoder_embed_dim:
-        options.factor_dim = 0
-    if options.factor_dim:
-        options.decoder_output_dim = options.factor_dim
-    if options.weight_source != "stored" and not options.post_norm:
-        options.encoder_normalize_before = options.decoder_normalize_before = True
-    return TransformerConfig.from_namespace(options)
 
 
 def _check(cfg: TransformerConfig, task) -> None:
@@ -270,7 +130,7 @@ class ShareTransformerModel(TransformerModelBase):
         _check(cfg, task)
         try:
             return super().build_model(cfg, task)
-        except ValueError as error:
+        except SharingError as error:
             raise UserError(str(error)) from error
 
     @classmethod
@@ -301,17 +161,19 @@ class ShareTransformerModel(TransformerModelBase):
             return super().forward(*args, **kwargs)
 
     def aliases(self) -> dict[str, str]:
-        """Return name -> first name of every layer parameter that several depths share."""
+        """Return name -> first name of every parameter that has more than one."""
         first: dict[int, str] = {}
         names = {
             name: first.setdefault(id(parameter), name)
             for name, parameter in self.named_parameters(remove_duplicate=False)
-            if ".layers." in name or ".lender." in name
         }
         return {name: owner for name, owner in names.items() if name != owner}
 
     def state_dict(self, *args, **kwargs):
-        """As fairseq's, but every stored layer stands in it once."""
+        """As fairseq's, but every shared parameter stands in it once.
+
+        So a file holds it once, and fairseq's moving average updates it once.
+        """
         state = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", "")
         for name in self.aliases():
@@ -342,11 +204,15 @@ def _share(cfg: TransformerConfig, sides: Mapping[str, nn.Module]) -> dict:
     """Let every depth of every side borrow; return what is shared, for the checkpoint.
 
     Raises:
-        ValueError: a pattern or a plan that does not fit, with the numbers.
+        SharingError: a pattern or a plan that does not fit, with the numbers.
     """
+    # by index: iterating LayerDrop's list leaves layers out
+    depths = {
+        side: [part.layers[i] for i in range(part.num_layers)] for side, part in sides.items()
+    }
     indices = {
-        side: layer_indices(cfg.share_pattern, getattr(cfg, side).stored_layers, len(part.layers))
-        for side, part in sides.items()
+        side: layer_indices(cfg.share_pattern, getattr(cfg, side).stored_layers, len(layers))
+        for side, layers in depths.items()
     }
     borrowers = (
         []
@@ -362,15 +228,15 @@ def _share(cfg: TransformerConfig, sides: Mapping[str, nn.Module]) -> dict:
             f"{side}.{stored}.{name}": shape
             for side in lent
             for stored in range(max(indices[side]) + 1)
-            for name, shape in weight_shapes(sides[side].layers[0]).items()
+            for name, shape in weight_shapes(depths[side][0]).items()
         }
         lender = _lender(cfg, table, shapes)
         columns |= lender.plan.columns
         for side in lent:
             sides[side].lender = lender
-            borrow(sides[side].layers, indices[side], lender, side)
-    for side, part in sides.items():
-        tie(part.layers, indices[side], everything=cfg.share_norms)
+            borrow(depths[side], indices[side], lender, side)
+    for side, layers in depths.items():
+        tie(layers, indices[side], everything=cfg.share_norms)
     return {
         "weight_source": cfg.weight_source,
         "pattern": cfg.share_pattern,
@@ -395,7 +261,7 @@ def _lender(cfg: TransformerConfig, table: nn.Embedding, shapes) -> Lender:
             if cfg.weight_source == "eps"
             else VirtualLender(table, plan, cfg.virtual_gain)
         )
-    raise ValueError(
+    raise SharingError(
         f"the layer weights need {needed} columns of {rows} rows, and the {room} has {width} "
         f"({option}). What fits: {'; '.join(_fits(cfg, shapes, width, rows, total))}"
     )
@@ -442,35 +308,6 @@ def describe(kind: dict | None) -> str:
         + (f", {columns} columns lent" if columns else "")
         + ")"
     )
-
-
-def _sized(name: str, **sizes) -> type[FairseqDataclass]:
-    """Return ShareTransformerConfig with other defaults.
-
-    A registered model of its own, and not fairseq's ``register_model_architecture``, which only
-    the command line reads: a hydra configuration that names such an architecture silently builds
-    the base model (fairseq issues 4675, 2883, 5229).
-    """
-    known = {option.name: option for option in fields(ShareTransformerConfig)}
-    changed = [
-        (key, known[key].type, field(default=value, metadata=dict(known[key].metadata)))
-        for key, value in sizes.items()
-    ]
-    return make_dataclass(
-        name, changed, bases=(ShareTransformerConfig,), namespace={"__module__": __name__}
-    )
-
-
-ShareTransformerTinyConfig = _sized(
-    "ShareTransformerTinyConfig",
-    encoder_embed_dim=64,
-    encoder_ffn_embed_dim=128,
-    encoder_layers=3,
-    encoder_attention_heads=4,
-    decoder_layers=3,
-    decoder_attention_heads=4,
-)
-ShareTransformerBaseConfig = _sized("ShareTransformerBaseConfig", weight_source="eps")
 
 
 @register_model("share_transformer_tiny", dataclass=ShareTransformerTinyConfig)

@@ -1,5 +1,6 @@
 """Lending of layer weights: pure torch, no fairseq."""
 
+from fairseq_plugins.sharing.errors import SharingError
 from fairseq_plugins.sharing.lenders import (
     BorrowedLinear,
     FactorizedEmbedding,
@@ -9,7 +10,6 @@ from fairseq_plugins.sharing.lenders import (
 from fairseq_plugins.sharing.patterns import PATTERNS, layer_indices
 from fairseq_plugins.sharing.plan import (
     ColumnPlan,
-    PlanError,
     columns_needed,
     inert_rows,
     rows_needed,
@@ -22,7 +22,7 @@ __all__ = [
     "ColumnPlan",
     "FactorizedEmbedding",
     "Lender",
-    "PlanError",
+    "SharingError",
     "VirtualLender",
     "borrow",
     "columns_needed",

@@ -24,6 +24,8 @@ class Lender(nn.Module):
         plan: the columns, over ``inert_rows(n, padding_idx)``.
     """
 
+    table: nn.Embedding
+
     def __init__(self, table: nn.Embedding, plan: ColumnPlan):
         super().__init__()
         object.__setattr__(self, "table", table)  # not a child: its owner registers it
@@ -113,6 +115,8 @@ class BorrowedLinear(nn.Module):
         lender: where the weight is read.
         name: the weight's name in the lender's plan.
     """
+
+    lender: Lender
 
     def __init__(self, linear: nn.Linear, lender: Lender, name: str):
         super().__init__()

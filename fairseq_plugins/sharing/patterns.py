@@ -7,6 +7,8 @@ our Simple-Share, whatever the pattern.
 
 from collections.abc import Callable
 
+from fairseq_plugins.sharing.errors import SharingError
+
 PATTERNS: dict[str, Callable[[int, int, int], int]] = {
     # name: (depth i, stored M, executed N) -> stored layer
     "none": lambda i, m, n: i,
@@ -23,12 +25,14 @@ def layer_indices(pattern: str, stored: int, layers: int) -> list[int]:
     depth and takes no notice of *stored*.
 
     Raises:
-        ValueError: an unknown pattern, or not 1 <= stored <= layers.
+        SharingError: an unknown pattern, or not 1 <= stored <= layers.
     """
     if pattern not in PATTERNS:
-        raise ValueError(f"unknown sharing pattern {pattern!r}: choose from {', '.join(PATTERNS)}")
+        raise SharingError(
+            f"unknown sharing pattern {pattern!r}: choose from {', '.join(PATTERNS)}"
+        )
     if pattern != "none" and not 1 <= stored <= layers:
-        raise ValueError(
+        raise SharingError(
             f"{stored} stored layers cannot serve {layers} executed ones: "
             f"store between 1 and {layers}"
         )

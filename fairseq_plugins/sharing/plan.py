@@ -11,11 +11,9 @@ from math import prod
 
 from torch import Tensor
 
+from fairseq_plugins.sharing.errors import SharingError
+
 Shapes = Mapping[str, tuple[int, int]]  # weight -> (in, out)
-
-
-class PlanError(ValueError):
-    """A plan that does not fit; the message has the columns needed and there."""
 
 
 def inert_rows(rows: int, pad: int | None) -> slice:
@@ -62,7 +60,7 @@ class ColumnPlan:
 
     def __post_init__(self):
         if self.needed > self.width:
-            raise PlanError(f"{self.needed} columns needed, {self.width} there")
+            raise SharingError(f"{self.needed} columns needed, {self.width} there")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -92,7 +90,7 @@ class ColumnPlan:
             weight -> tensor (out, in) as :class:`torch.nn.Linear` holds it; x @ W + b of the
             paper, with W (in, out), is ``linear(x, W.T, b)``.
         """
-        names = list(reversed(self.shapes))
+        names = list(self.shapes)[::-1]
         slices = matrix.split([self.counts[name] for name in names], dim=1)
         return {
             name: part.reshape(-1)[: prod(self.shapes[name])].view(self.shapes[name]).t()

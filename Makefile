@@ -1,0 +1,47 @@
+# make help: the targets. Nothing needs to be done before any of them.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12,$(shell $(p) -c \
+	'import sys; print("$(p)" if (3, 11) <= sys.version_info[:2] <= (3, 12) else "")' 2>/dev/null)))
+TORCH_INDEX ?=
+OUT ?= runs
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help install demo test test-data lint bench lock wheel
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+
+install: $(INSTALLED) ## make .venv with everything in it; TORCH_INDEX=URL takes torch from another index
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "fairseq_plugins needs Python 3.11 or 3.12: install one, or name it with make PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(if $(TORCH_INDEX),$(BIN)/pip install -q -c constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## prepare, train, decode, score and report three small translators (minutes)
+	$(BIN)/fairseq-share recipe run translation/demo out=$(OUT)/demo
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest
+
+test-data: $(INSTALLED) ## run the checks on real data; DATA=FOLDER names it
+	DATA=$(DATA) $(BIN)/python -m pytest -m data
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## measure speed and memory against fairseq (on an idle machine)
+	for file in train_step veps_step generate prepare; do $(BIN)/python -m benchmarks.$$file || exit 1; done
+
+lock: ## renew constraints.txt from the newest versions that install together
+	rm -rf .lock && $(PYTHON) -m venv .lock
+	.lock/bin/pip install -q -e '.[dev,captioning]'
+	{ sed -n '/^#/p' constraints.txt; .lock/bin/pip freeze --exclude-editable; } > .lock/constraints.txt
+	mv .lock/constraints.txt constraints.txt && rm -rf .lock
+
+wheel: $(INSTALLED) ## build dist/*.whl
+	$(BIN)/pip wheel -q --no-deps -w dist .

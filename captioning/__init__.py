@@ -1,0 +1,1 @@
+"""Image captioning around fairseq: COCO data, timm features, CIDEr-D. Not there yet."""

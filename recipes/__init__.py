@@ -1,0 +1,1 @@
+"""Recipes: one Hydra configuration from raw data to a scored, sized model."""

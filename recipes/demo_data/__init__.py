@@ -1,0 +1,1 @@
+"""The demo's corpus: written by ``grammar.py``, line-aligned English and Vietnamese."""

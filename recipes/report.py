@@ -1,0 +1,91 @@
+"""A recipe's results as one self-contained page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from fairseq_plugins.pictures import COLOURS, STYLE, column_map, svg
+from fairseq_plugins.text import read_lines
+
+SAMPLES = 12  # sentences of the first test set that the page shows
+
+
+def render(results: dict[str, Any], out: Path) -> str:
+    """Return the page.
+
+    Args:
+        results: as :func:`recipes.runner.run` returns them.
+        out: the recipe's folder, for sample translations.
+    """
+    systems = results["systems"]
+    test = next(iter(systems[0]["scores"]))
+    environment = Environment(
+        loader=PackageLoader("recipes"), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("report.html.jinja").render(
+        results=results,
+        test=test,
+        curves=learning_curves(systems),
+        size=size_against_score(systems, test),
+        maps={
+            system["name"]: column_map(system["sizes"]["columns"], system["sizes"]["width"])
+            for system in systems
+            if system["sizes"]["columns"]
+        },
+        samples=samples(systems, test, out),
+    )
+
+
+def learning_curves(systems: Sequence[dict[str, Any]]) -> str:
+    """Return loss against updates and against seconds, training faint, validation strong."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.5, 3.4), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for panel, column, label in zip(panels, (0, 1), ("updates", "seconds"), strict=True):
+            for system, colour in zip(systems, COLOURS * 9, strict=False):
+                for kind, style in (("train", {"alpha": 0.35}), ("valid", {"marker": "."})):
+                    points = system["learning"][kind]
+                    x, y = [p[column] for p in points], [p[2] for p in points]
+                    name = f"{system['name']}, {'training' if kind == 'train' else 'validation'}"
+                    panel.plot(x, y, color=colour, label=name, **style)
+            panel.set_xlabel(label)
+            panel.grid(alpha=0.3)
+        panels[0].set_ylabel("loss (bits a token, without smoothing)")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+        return svg(figure)
+
+
+def size_against_score(systems: Sequence[dict[str, Any]], test: str) -> str:
+    """Return BLEU on *test* against parameters, one point a system."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.5, 2.8), layout="constrained")
+        panel = figure.subplots()
+        for system, colour in zip(systems, COLOURS * 9, strict=False):
+            bleu = next(s["score"] for s in system["scores"][test] if s["name"] == "BLEU")
+            point = (system["sizes"]["parameters"], bleu)
+            panel.plot(*point, "o", color=colour, markersize=8)
+            panel.annotate(system["name"], point, (6, 6), textcoords="offset points", color=colour)
+        panel.margins(0.15)
+        panel.set(xlabel="parameters", ylabel=f"BLEU, {test}", xlim=(0, None))
+        panel.xaxis.set_major_formatter("{x:,.0f}")
+        panel.grid(alpha=0.3)
+        return svg(figure)
+
+
+def samples(systems: Sequence[dict[str, Any]], test: str, out: Path) -> list[dict[str, Any]]:
+    """Return evenly spread sentences of *test*: source, reference, and each system's output."""
+    first = systems[0]
+    source, target = first["langs"]
+    texts = {
+        "source": out / "data" / "references" / f"test.{source}",
+        "reference": out / "data" / "references" / f"test.{target}",
+        **{s["name"]: out / s["name"] / f"{test}.{target}" for s in systems},
+    }
+    rows = list(zip(*map(read_lines, texts.values()), strict=True))
+    step = max(1, len(rows) // SAMPLES)
+    return [dict(zip(texts, row, strict=True)) for row in rows[::step][:SAMPLES]]

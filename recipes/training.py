@@ -1,0 +1,133 @@
+"""The one way to train: a recipe renders to one ``fairseq-train`` line, which is run."""
+
+import ctypes
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+import fairseq_plugins
+from fairseq_plugins.errors import UserError
+
+PRECISIONS = ("fp32", "cpu_autocast", "fp16", "bf16")
+
+
+def arguments(cfg: DictConfig, data: Path, save_dir: Path) -> list[str]:
+    """Return the arguments of ``fairseq-train`` for one system of a recipe.
+
+    Args:
+        cfg: the system's configuration.
+        data: fairseq's binary data.
+        save_dir: the folder of the checkpoints.
+
+    Raises:
+        UserError: an unknown device or precision, or one that does not run there.
+    """
+    options: dict[str, Any] = {
+        "user_dir": Path(fairseq_plugins.__file__).parent,
+        "task": cfg.task,
+        "source_lang": cfg.data.source_lang,
+        "target_lang": cfg.data.target_lang,
+        "save_dir": save_dir.resolve(),
+        "arch": "share_transformer",
+        **OmegaConf.to_container(cfg.model, resolve=True),
+        **OmegaConf.to_container(cfg.sharing.options, resolve=True),
+        **OmegaConf.to_container(cfg.train, resolve=True),
+        "required_batch_size_multiple": 1,
+        "log_format": "json",
+        **_hardware(cfg),
+    }
+    line = [str(data.resolve())]
+    for name, value in options.items():
+        if value is True:
+            line.append(f"--{name.replace('_', '-')}")
+        elif value is not None and value is not False:
+            line += [f"--{name.replace('_', '-')}", str(value)]
+    return line
+
+
+def _hardware(cfg: DictConfig) -> dict[str, bool]:
+    if cfg.device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device={cfg.device}: choose auto, cpu or cuda")
+    if cfg.precision not in PRECISIONS:
+        raise UserError(f"precision={cfg.precision}: choose from {', '.join(PRECISIONS)}")
+    cpu = cfg.device == "cpu" or (cfg.device == "auto" and not torch.cuda.is_available())
+    if cpu and cfg.precision in ("fp16", "bf16"):
+        raise UserError(
+            f"--{cfg.precision} with --cpu: precision={cfg.precision} needs a GPU; "
+            "use precision=fp32 or precision=cpu_autocast"
+        )
+    return {"cpu": cpu} | ({} if cfg.precision == "fp32" else {cfg.precision: True})
+
+
+def shell_line(line: list[str]) -> str:
+    """Return the command as a person would paste it into a shell."""
+    return shlex.join(["fairseq-train", *line])
+
+
+def train(name: str, line: list[str], updates: int, log: Path) -> None:
+    """Run ``fairseq-train`` to its end, from its last checkpoint if there is one.
+
+    Args:
+        name: what the progress bar says.
+        line: the arguments.
+        updates: at which training ends.
+        log: all that fairseq says is appended to it.
+
+    Raises:
+        UserError: fairseq stopped; the message has its last words and the log's path.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "fairseq_cli.train", *line]
+    last = ""
+    with (
+        open(log, "a") as file,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        ) as process,
+        tqdm(total=updates, desc=name, unit=" updates") as bar,
+    ):
+        for text in process.stdout or ():
+            file.write(text)
+            file.flush()
+            last = text.strip() or last
+            for kind, values in read_log([text]):
+                loss = values.get("nll_loss") or values.get(f"{kind}_nll_loss")
+                bar.set_postfix_str(f"nll_loss {loss}", refresh=False)
+                bar.update(int(values["num_updates"]) - bar.n)
+    if process.returncode:
+        raise UserError(f"{name}: training stopped: {last} (all of it: {log.resolve()})")
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end this process with its parent, so that a killed run leaves no training."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() == 1:
+        os._exit(1)
+
+
+def read_log(lines) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (kind, values) of each JSON entry in fairseq's log: train_inner, train or valid.
+
+    ``num_updates`` is the same key in each kind.
+    """
+    for line in lines:
+        head, brace, rest = line.partition("| {")
+        kind = head.rstrip().rpartition("| ")[2]
+        if brace and kind in ("train_inner", "train", "valid"):
+            values = json.loads("{" + rest)
+            updates = values.get("num_updates") or values.get(f"{kind}_num_updates")
+            yield kind, values | {"num_updates": updates}

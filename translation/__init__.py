@@ -1,0 +1,1 @@
+"""Text translation around fairseq: preparing data, plain-text decoding, scoring."""
