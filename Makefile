@@ -27,7 +27,7 @@ test: $(INSTALLED) ## run the tests
 	$(BIN)/python -m pytest
 
 test-data: $(INSTALLED) ## run the checks on real data; DATA=FOLDER names it
-	DATA=$(DATA) $(BIN)/python -m pytest -m data
+	DATA=$(DATA) $(BIN)/python -m pytest -m data -rs
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -12,9 +12,10 @@ from fairseq_plugins.errors import UserError
 def _explain(path: Path, error: Exception) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(f"{path.resolve()}: no such checkpoint; check the path")
+    reason = (str(error).splitlines() or ["no content"])[0][:120]
     return UserError(
-        f"{path.resolve()}: not a readable fairseq checkpoint "
-        f"({str(error).splitlines()[0][:120]}); it may be truncated: use an earlier one"
+        f"{path.resolve()}: not a readable fairseq checkpoint ({reason}); "
+        "it may be truncated: use an earlier one"
     )
 
 

@@ -72,7 +72,8 @@ def systems(name: str, overrides: Sequence[str] = ()) -> dict[str, DictConfig]:
 
 def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        # 1.1: a newer base would stop fairseq's own use of Hydra in this process
+        with initialize_config_dir(str(CONF), version_base="1.1"):
             return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
