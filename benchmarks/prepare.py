@@ -1,0 +1,50 @@
+"""Seconds and peak memory of ``translation prepare``.
+
+python -m benchmarks.prepare                 a corpus made of the demo's sentences
+python -m benchmarks.prepare --train PREFIX  a corpus of yours, PREFIX.en and PREFIX.vi
+"""
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.measure import report
+from recipes.config import HERE
+
+
+def main(
+    train: Annotated[Path | None, typer.Option(help="Prefix of .en and .vi.")] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs to make, without --train.")] = 137_000,
+    vocab_size: Annotated[int, typer.Option(help="Rows of the table.")] = 8000,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Run the command in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        demo = HERE / "demo_data"
+        if train is None:
+            train, vocab_size = Path(folder) / "train", 1400
+            for lang in ("en", "vi"):
+                lines = (demo / f"train.{lang}").read_text().splitlines(keepends=True)
+                (Path(folder) / f"train.{lang}").write_text(
+                    "".join(lines[i % len(lines)] for i in range(pairs))
+                )
+        line = ["translation", "prepare", "--source-lang=en", "--target-lang=vi"]
+        line += [f"--train={train}", f"--valid={demo / 'valid'}", f"--test={demo / 'test'}"]
+        line += [f"--vocab-size={vocab_size}", f"--out={folder}/out"]
+        code = "import fairseq_share; fairseq_share.main()"
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code, *line], check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    rows = {"prepare": {"seconds": seconds, "peak MB": peak}}
+    report("prepare", rows, as_json, train=str(train), vocab_size=vocab_size)
+
+
+if __name__ == "__main__":
+    typer.run(main)
