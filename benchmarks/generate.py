@@ -7,12 +7,12 @@ from typing import Annotated
 
 import torch
 import typer
-from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_plugins  # noqa: F401
 from benchmarks.measure import in_turns, ratios, report
 from benchmarks.train_step import ROWS, SIZES, VARIANTS
+from fairseq_plugins.checkpoints import nameless_dictionary
 from fairseq_plugins.sizes import build
 
 
@@ -21,9 +21,7 @@ def decoding(variant: str, sentences: int, length: int, beam: int):
     arch, options = VARIANTS[variant]
     torch.manual_seed(1)
     model = build(arch, (SIZES + options).split(), ROWS).eval()
-    words = Dictionary()
-    for i in range(ROWS - len(words)):
-        words.add_symbol(str(i))
+    words = nameless_dictionary(ROWS)
     generator = SequenceGenerator(
         [model], words, beam_size=beam, max_len_b=length, min_len=length, max_len_a=0
     )

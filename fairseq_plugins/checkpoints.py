@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble_and_task
+from fairseq.data import Dictionary
+from fairseq.models import build_model
+from torch import nn
 
 from fairseq_plugins.errors import UserError
 
@@ -33,18 +38,47 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_models(paths: Sequence[Path], overrides: dict | None = None, task=None):
+def load_models(paths: Sequence[Path], overrides: dict | None = None):
     """Return (models, configuration, task) of one checkpoint or of an ensemble.
 
     Args:
         overrides: option -> value that replaces what the checkpoint was made with.
-        task: a task to build the models for, instead of the checkpoint's own.
+
+    Raises:
+        UserError: as :func:`load`; the data that the task reads its dictionaries from is gone.
+    """
+    for path in paths:
+        data = (overrides or {}).get("data") or load(path)["cfg"]["task"]["data"]
+        if not Path(data).is_dir():
+            raise UserError(
+                f"{Path(data).resolve()}: no such folder, which has the dictionaries of {path}: "
+                "name the prepared folder with --data"
+            )
+    return load_model_ensemble_and_task([str(path) for path in paths], overrides)
+
+
+def load_bare(path: Path) -> nn.Module:
+    """Return a checkpoint's model for looking at, without the data it was trained on.
 
     Raises:
         UserError: as :func:`load`.
     """
-    from fairseq.checkpoint_utils import load_model_ensemble_and_task
+    load(path)
+    state = load_checkpoint_to_cpu(str(path))
+    rows = state["model"]["encoder.embed_tokens.weight"].shape[0]
+    target = state["model"].get("decoder.embed_tokens.weight")
+    source_words = nameless_dictionary(rows)
+    joined = target is None or state["cfg"].model.get("share_all_embeddings")
+    target_words = source_words if joined else nameless_dictionary(target.shape[0])
+    task = SimpleNamespace(source_dictionary=source_words, target_dictionary=target_words)
+    model = build_model(state["cfg"].model, task, from_checkpoint=True)
+    model.load_state_dict(state["model"], strict=True)
+    return model
 
-    for path in paths:
-        load(path)
-    return load_model_ensemble_and_task([str(path) for path in paths], overrides, task)
+
+def nameless_dictionary(rows: int) -> Dictionary:
+    """Return a dictionary of *rows* entries, fairseq's four special ones among them."""
+    dictionary = Dictionary()
+    for i in range(rows - len(dictionary)):
+        dictionary.add_symbol(str(i))
+    return dictionary

@@ -37,5 +37,5 @@ def atomic(path: Path | str) -> Iterator[Path]:
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
+        elif temporary.exists():
+            temporary.unlink()

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_plugins.checkpoints import load_models
+from fairseq_plugins.checkpoints import load_bare, nameless_dictionary
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.sharing import BorrowedLinear, Lender
 
@@ -104,8 +103,7 @@ def sizes_of_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         UserError: not a checkpoint that fairseq can load.
     """
-    models, _, _ = load_models([path])
-    return sizes_of_model(models[0]) | {"bytes_on_disk": path.stat().st_size}
+    return sizes_of_model(load_bare(path)) | {"bytes_on_disk": path.stat().st_size}
 
 
 def sizes_of_arch(arch: str, options: list[str], vocab_size: int) -> dict[str, Any]:
@@ -137,9 +135,7 @@ def build(arch: str, options: list[str], vocab_size: int) -> nn.Module:
         raise UserError(complaint.getvalue().strip().rpartition("error: ")[2]) from error
     args.arch = arch
     ARCH_CONFIG_REGISTRY[arch](args)
-    dictionary = Dictionary()
-    for i in range(vocab_size - len(dictionary)):
-        dictionary.add_symbol(str(i))
+    dictionary = nameless_dictionary(vocab_size)
     task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
     dataclass = getattr(model_class, "__dataclass", None)
     return model_class.build_model(dataclass.from_namespace(args) if dataclass else args, task)

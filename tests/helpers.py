@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from fairseq.data import Dictionary
 
 import fairseq_plugins
+from fairseq_plugins.checkpoints import nameless_dictionary
 from fairseq_plugins.models.share_config import ShareTransformerConfig
 from fairseq_plugins.models.share_transformer import ShareTransformerModel
 
@@ -40,18 +40,10 @@ KINDS = {
 }
 
 
-def dictionary(words: int) -> Dictionary:
-    """Return a dictionary of *words* words and fairseq's four special entries."""
-    result = Dictionary()
-    for i in range(words):
-        result.add_symbol(f"word{i}")
-    return result
-
-
 def build(words: int = 600, target_words: int | None = None, **options) -> ShareTransformerModel:
     """Return a model of case A1's sizes; one dictionary unless *target_words* is given."""
-    source = dictionary(words)
-    target = source if target_words is None else dictionary(target_words)
+    source = nameless_dictionary(words + 4)
+    target = source if target_words is None else nameless_dictionary(target_words + 4)
     task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
     torch.manual_seed(1)
     return ShareTransformerModel.build_model(ShareTransformerConfig(**(SMALL | options)), task)

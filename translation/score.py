@@ -51,12 +51,12 @@ def score(
     return [
         {
             "name": name,
-            "score": scores[name][1].score,
+            "score": float(scores[name][1].score),
             "signature": signature.format(),
-            "baseline": scores[name][0].score,
-            "p_value": scores[name][1].p_value,
-            "mean": scores[name][1].mean,
-            "confidence": scores[name][1].ci,
+            "baseline": float(scores[name][0].score),
+            "p_value": float(scores[name][1].p_value),
+            "mean": float(scores[name][1].mean),
+            "confidence": float(scores[name][1].ci),
         }
         for name, signature in signatures.items()
     ]

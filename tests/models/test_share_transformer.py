@@ -15,10 +15,11 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_plugins import precision
+from fairseq_plugins.checkpoints import nameless_dictionary
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.models.share_config import ShareTransformerConfig, transformer_config
 from fairseq_plugins.sizes import count_as_if_unshared, count_parameters
-from tests.helpers import KINDS, SMALL, build, dictionary
+from tests.helpers import KINDS, SMALL, build
 from tests.helpers import batch as make_batch
 
 every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
@@ -75,7 +76,7 @@ def test_a23_every_parameter_gets_a_gradient(options):
 def test_none_is_fairseqs_own_transformer():
     options = {"share_pattern": "none", "decoder_normalize_before": True}
     ours = build(**options).eval()
-    words = dictionary(600)
+    words = nameless_dictionary(604)
     task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
     cfg = transformer_config(ShareTransformerConfig(**(SMALL | options)))
     theirs = TransformerModelBase.build_model(cfg, task).eval()
@@ -158,14 +159,16 @@ def test_beam_search_and_sampling(options):
     source, lengths, _ = make_batch()
     sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
     for extra in ({}, {"search_strategy": _sampling()}):
-        generator = SequenceGenerator(models, dictionary(600), beam_size=3, max_len_b=5, **extra)
+        generator = SequenceGenerator(
+            models, nameless_dictionary(604), beam_size=3, max_len_b=5, **extra
+        )
         assert len(generator.generate(models, sample)) == 2
 
 
 def _sampling():
     from fairseq.search import Sampling
 
-    return Sampling(dictionary(600))
+    return Sampling(nameless_dictionary(604))
 
 
 def test_layerdrop():
@@ -285,7 +288,7 @@ def test_a_checkpoint_without_sharing_is_refused():
 
 class TestCpuAutocast:
     def loss(self, model):
-        words = dictionary(600)
+        words = nameless_dictionary(604)
         task = SimpleNamespace(target_dictionary=words)
         criterion = LabelSmoothedCrossEntropyCriterion(task, True, 0.1)
         source, lengths, target = make_batch()

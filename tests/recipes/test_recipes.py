@@ -16,13 +16,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
+from fairseq_plugins.checkpoints import nameless_dictionary
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.models.share_config import ShareTransformerConfig
 from fairseq_plugins.sizes import count_parameters
 from recipes import config, training
 from recipes.demo_data import grammar
 from recipes.demo_data.grammar import SIZES, held_out
-from tests.helpers import dictionary
 from translation.cli import paths
 
 TINY = [
@@ -93,7 +93,7 @@ class TestConfig:
             assert any(str(value) == str(v).strip("[]") for v in found), key
         flags = [part for part in line if part.startswith("--")]
         assert len(flags) == len(set(flags))
-        words = dictionary(cfg.data.vocab_size - 4)
+        words = nameless_dictionary(cfg.data.vocab_size)
         task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
         sizes = {
             count_parameters(build_model(model_cfg, task))

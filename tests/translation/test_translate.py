@@ -1,0 +1,96 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fairseq_plugins.errors import UserError
+from translation.cli import app
+from translation.translate import translate
+
+SHORT = {"beam": 2, "max_len_b": 8, "cpu": True}
+
+
+def test_a31_as_many_come_out_as_go_in_and_in_order(checkpoint, corpus):
+    lines = (corpus / "test.en").read_text().splitlines()
+    assert [len(line.split()) for line in lines] == list(range(1, 14))
+    together = translate([checkpoint], lines, max_tokens=64, **SHORT)
+    assert len(together) == 13
+    assert together == [translate([checkpoint], [line], **SHORT)[0] for line in lines]
+
+
+def test_empty_lines_stay_empty(checkpoint):
+    results = translate([checkpoint], ["", "He eats rice.", " \t", "\u200b"], **SHORT)
+    assert [bool(line) for line in results] == [False, True, False, False]
+    assert translate([checkpoint], ["", ""], **SHORT) == ["", ""]
+    assert translate([checkpoint], [], **SHORT) == []
+
+
+def test_plain_fairseq_checkpoint_and_an_ensemble(checkpoint, plain_checkpoint):
+    lines = ["He eats rice.", "We read a book."]
+    assert len(translate([plain_checkpoint], lines, **SHORT)) == 2
+    assert len(translate([checkpoint, plain_checkpoint], lines, **SHORT)) == 2
+
+
+def test_sampling_is_repeatable_by_its_seed(checkpoint):
+    lines = ["He eats rice."] * 3
+    options = SHORT | {"sampling": True, "beam": 1}
+    a, b, c = (translate([checkpoint], lines, seed=seed, **options) for seed in (1, 1, 2))
+    assert a == b != c
+
+
+def test_a_line_too_long_for_the_model_is_said(checkpoint, capsys):
+    results = translate([checkpoint], ["He eats.", "rice " * 90], **SHORT)
+    assert len(results) == 2 and results[1]
+    assert "line 2 has" in capsys.readouterr().err
+
+
+def test_a30_half_precision_on_a_cpu(checkpoint):
+    with pytest.raises(UserError, match="--fp16 with --cpu"):
+        translate([checkpoint], ["a"], cpu=True, fp16=True)
+
+
+def test_data_folder_can_be_named(checkpoint, prepared, tmp_path):
+    state = torch.load(checkpoint)
+    state["cfg"]["task"]["data"] = str(tmp_path / "gone" / "bin")
+    moved = tmp_path / "moved.pt"
+    torch.save(state, moved)
+    with pytest.raises(UserError, match=r"gone.*--data"):
+        translate([moved], ["He eats."], **SHORT)
+    assert translate([moved], ["He eats."], data=prepared, **SHORT)
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "foreign"])
+def test_checkpoints_that_cannot_be_read(checkpoint, tmp_path, damage):
+    path = tmp_path / "checkpoint.pt"
+    if damage == "truncated":
+        path.write_bytes(checkpoint.read_bytes()[:-2000])
+    elif damage == "foreign":
+        path.write_text("not a checkpoint")
+    with pytest.raises(UserError, match=r"checkpoint\.pt: (no such|not a readable)") as refused:
+        translate([path], ["a"], **SHORT)
+    assert "\n" not in str(refused.value)
+
+
+def test_command(checkpoint, tmp_path):
+    source = tmp_path / "in.txt"
+    source.write_bytes("\ufeffHe eats rice.\r\n\r\nWe read a book.".encode())
+    output = tmp_path / "out.txt"
+    arguments = ["--checkpoint", str(checkpoint), "--input", str(source), "--output", str(output)]
+    arguments += ["--cpu", "--beam=2", "--max-len-b=8"]
+    result = CliRunner().invoke(app, ["translate", *arguments])
+    assert result.exit_code == 0, result.output
+    lines = output.read_text().split("\n")
+    assert len(lines) == 4 and lines[0] and not lines[1] and lines[2] and not lines[3]
+
+
+def test_reads_standard_input_and_says_what_is_wrong(tmp_path):
+    code = "import fairseq_share; fairseq_share.main()"
+    line = ["translation", "translate", "--checkpoint=none.pt", "--output=out.txt"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *line], input="a\n", capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert "none.pt: no such checkpoint" in result.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in result.stderr
