@@ -1,7 +1,8 @@
 # make help: the targets. Nothing needs to be done before any of them.
 
-PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12,$(shell $(p) -c \
-	'import sys; print("$(p)" if (3, 11) <= sys.version_info[:2] <= (3, 12) else "")' 2>/dev/null)))
+SUPPORTED := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'
+PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12,$(shell \
+	$(p) -c $(SUPPORTED) 2>/dev/null && echo $(p))))
 TORCH_INDEX ?=
 OUT ?= runs
 BIN := .venv/bin
@@ -14,7 +15,7 @@ help: ## list the targets
 install: $(INSTALLED) ## make .venv with everything in it; TORCH_INDEX=URL takes torch from another index
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "fairseq_plugins needs Python 3.11 or 3.12: install one, or name it with make PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" && $(PYTHON) -c $(SUPPORTED) 2>/dev/null || { echo "fairseq_plugins needs Python 3.11 or 3.12: install one, or name it with make PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(BIN)/pip install -q -c constraints.txt --index-url $(TORCH_INDEX) torch)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'

@@ -78,14 +78,23 @@ def size_against_score(systems: Sequence[dict[str, Any]], test: str) -> str:
 
 
 def samples(systems: Sequence[dict[str, Any]], test: str, out: Path) -> list[dict[str, Any]]:
-    """Return evenly spread sentences of *test*: source, reference, and each system's output."""
-    first = systems[0]
-    source, target = first["langs"]
+    """Return sentences of *test*: source, reference, and each system's output.
+
+    Evenly spread ones, half of them from those that some system did not translate as the reference
+    does.
+    """
+    source, target = systems[0]["langs"]
     texts = {
         "source": out / "data" / "references" / f"test.{source}",
         "reference": out / "data" / "references" / f"test.{target}",
         **{s["name"]: out / s["name"] / f"{test}.{target}" for s in systems},
     }
     rows = list(zip(*map(read_lines, texts.values()), strict=True))
-    step = max(1, len(rows) // SAMPLES)
-    return [dict(zip(texts, row, strict=True)) for row in rows[::step][:SAMPLES]]
+    unlike = [row for row in rows if len(set(row[1:])) > 1]
+    chosen = dict.fromkeys(_spread(unlike, SAMPLES // 2))
+    chosen |= dict.fromkeys(_spread(rows, SAMPLES - len(chosen)))
+    return [dict(zip(texts, row, strict=True)) for row in chosen]
+
+
+def _spread(rows: list, count: int) -> list:
+    return rows[:: max(1, len(rows) // count)][:count] if count else []

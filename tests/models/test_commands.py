@@ -1,5 +1,7 @@
 """The architecture in fairseq's own commands, as a user runs them."""
 
+import json
+
 import pytest
 import torch
 
@@ -136,3 +138,17 @@ def test_moving_average_and_layerdrop_train(data, tmp_path):
         data, tmp_path, "--store-ema", "--max-update=2", "--encoder-layerdrop=0.5", **KINDS["veps"]
     )
     assert load(tmp_path / "checkpoint_last.pt")["extra_state"]["ema"].keys()
+
+
+def test_a16_reset_optimizer_forgets_the_best_score(data, tmp_path):
+    def best(result):
+        lines = [line for line in result.stdout.splitlines() if "| valid | {" in line]
+        values = json.loads(lines[-1].partition("| valid | ")[2])
+        return float(values["valid_loss"]), float(values["valid_best_loss"])
+
+    loss, _ = best(train(data, tmp_path, "--max-update=3", "--valid-subset=valid"))
+    # a learning rate that spoils the model: with the old best score kept, it would stay the best
+    reset = ("--reset-optimizer", "--max-update=6", "--valid-subset=valid", "--lr=5")
+    worse, forgotten = best(train(data, tmp_path, *reset))
+    assert worse > loss
+    assert forgotten > loss
