@@ -188,12 +188,13 @@ class ShareTransformerModel(TransformerModelBase):
         """
         described = state_dict.get("sharing_version")
         kind = json.loads(bytes(described.tolist())) if described is not None else None
-        if strict and kind != self.kind:
+        # the pattern's name does not count: with one stored layer they are all the same
+        if strict and (kind or {}) | {"pattern": ""} != self.kind | {"pattern": ""}:
             raise UserError(
                 f"the checkpoint is {describe(kind)}, and this model is {describe(self.kind)}: "
                 "train or load it with the options it was made with"
             )
-        state_dict = dict(state_dict)
+        state_dict = dict(state_dict) | {"sharing_version": self.sharing_version}
         for name, owner in self.aliases().items():
             if owner in state_dict:
                 state_dict[name] = state_dict[owner]
@@ -220,9 +221,8 @@ def _share(cfg: TransformerConfig, sides: Mapping[str, nn.Module]) -> dict:
         else [side for side in sides if cfg.borrow in ("both", side)]
     )
     columns: dict[str, tuple[int, int]] = {}
-    for table in {
-        id(sides[side].embed_tokens): sides[side].embed_tokens for side in borrowers
-    }.values():
+    tables = {id(sides[side].embed_tokens): sides[side].embed_tokens for side in borrowers}
+    for table in tables.values():
         lent = [side for side in borrowers if sides[side].embed_tokens is table]
         shapes = {
             f"{side}.{stored}.{name}": shape
@@ -253,7 +253,7 @@ def _lender(cfg: TransformerConfig, table: nn.Embedding, shapes) -> Lender:
     if cfg.weight_source == "veps":
         width, room, option = cfg.virtual_dim or needed, "virtual matrix", "--virtual-dim"
     else:
-        width, room, option = table.weight.shape[1], "embedding table", "the model's width"
+        width, room, option = table.weight.shape[1], "embedding table", "its width"
     if needed <= width:
         plan = ColumnPlan(rows, width, shapes)
         return (

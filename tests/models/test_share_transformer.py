@@ -279,6 +279,10 @@ def test_a_checkpoint_of_another_kind_is_refused(other):
         build(**wanted).load_state_dict(build(**other).state_dict())
 
 
+def test_with_one_stored_layer_every_pattern_is_the_same():
+    build(share_pattern="sequence").load_state_dict(build(share_pattern="cycle").state_dict())
+
+
 def test_a_checkpoint_without_sharing_is_refused():
     state = build(share_pattern="none").state_dict()
     del state["sharing_version"]
