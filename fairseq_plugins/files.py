@@ -14,12 +14,16 @@ def atomic(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside *path* to write a file or folder to; rename it at the end.
 
     What stood at *path* is replaced then. On an error or an interrupt the temporary one is removed
-    and *path* is as it was.
+    and *path* is as it was. A device or a pipe is written to directly, and a link stays a link.
 
     Raises:
         UserError: the place cannot be written, or the disk is full.
     """
     path = Path(path)
+    if path.is_relative_to("/dev") or path.is_fifo() or path.is_char_device():
+        yield path
+        return
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -62,3 +62,14 @@ def test_stages_are_remembered_by_key(tmp_path):
     assert not again.needs("train", "a")
     assert again.needs("train", "b")
     assert again.manifest["seconds"] == 3
+
+
+def test_a_device_is_written_to_and_a_link_stays_a_link(tmp_path):
+    with atomic("/dev/null") as path:
+        path.write_text("nowhere")
+    assert os.path.exists("/dev/null") and not os.path.isfile("/dev/null")
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with atomic(tmp_path / "link") as path:
+        path.write_text("new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"

@@ -74,7 +74,10 @@ def translate(
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint, or several separated by commas for an ensemble.")
     ],
-    output: Annotated[Path, typer.Option(help="File to write, one line a line of the input.")],
+    output: Annotated[
+        str,
+        typer.Option(help="File to write, one line a line of the input; - for standard output."),
+    ],
     input: Annotated[str, typer.Option(help="Text file, or - for standard input.")] = "-",
     data: Annotated[
         Path | None,
@@ -124,7 +127,7 @@ def translate(
         cpu=cpu,
         fp16=fp16,
     )
-    with atomic(output) as temporary:
+    with atomic("/dev/stdout" if output == "-" else output) as temporary:
         temporary.write_text("".join(line + "\n" for line in results), encoding="utf-8")
 
 
