@@ -1,6 +1,7 @@
 """``fairseq-share translation``: prepare, translate, score."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -127,8 +128,12 @@ def translate(
         cpu=cpu,
         fp16=fp16,
     )
-    with atomic("/dev/stdout" if output == "-" else output) as temporary:
-        temporary.write_text("".join(line + "\n" for line in results), encoding="utf-8")
+    text = "".join(line + "\n" for line in results)
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    with atomic(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 @app.command()

@@ -83,6 +83,9 @@ def test_command(checkpoint, tmp_path):
     assert result.exit_code == 0, result.output
     lines = output.read_text().split("\n")
     assert len(lines) == 4 and lines[0] and not lines[1] and lines[2] and not lines[3]
+    arguments[arguments.index("--output") + 1] = "-"
+    printed = CliRunner().invoke(app, ["translate", *arguments])
+    assert printed.stdout == output.read_text()
 
 
 def test_reads_standard_input_and_says_what_is_wrong(tmp_path):
