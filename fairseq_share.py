@@ -6,6 +6,7 @@ Heavy imports happen inside the commands, so that ``--help`` answers at once.
 import importlib.util
 import json
 import logging
+import sys
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,11 @@ import recipes.cli
 import translation.cli
 
 # what the installed fairseq says on every start, and nobody can act on
-QUIET = (r"`?torch\.jit\.script", r"`?torch\.cuda\.amp\.(autocast|GradScaler)")
+QUIET = (
+    r"`?torch\.jit\.script",
+    r"`?torch\.cuda\.amp\.(autocast|GradScaler)",
+    "'pin_memory' argument is set as true but no accelerator is found",
+)
 
 app = typer.Typer(
     help="Tiny sequence models with shared and borrowed layer weights: what fairseq has no command "
@@ -102,5 +107,8 @@ def main() -> None:
     """Run the command; fairseq's own start-up messages are left out, its errors are not."""
     logging.basicConfig(level=logging.WARNING)
     for message in QUIET:
-        warnings.filterwarnings("ignore", message, FutureWarning)
-    app()
+        warnings.filterwarnings("ignore", message)
+    try:
+        app()
+    except OSError as error:  # a full disk, a folder that may not be written to, ...
+        sys.exit(f"fairseq-share: {error.filename or 'a file'}: {error.strerror}")

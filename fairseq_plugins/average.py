@@ -1,5 +1,6 @@
 """The mean of several checkpoints' weights."""
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,13 @@ import torch
 from fairseq_plugins.checkpoints import load
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.files import atomic
+
+
+def numbered_checkpoints(folder: Path) -> list[Path]:
+    """Return checkpoint_E_U.pt and checkpointE.pt of *folder*, newest first."""
+    numbered = re.compile(r"checkpoint(\d+|_\d+_\d+)\.pt")
+    paths = [path for path in folder.iterdir() if numbered.fullmatch(path.name)]
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
@@ -22,14 +30,13 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder.resolve()}: no such folder; check --inputs")
-    numbered = re.compile(r"checkpoint(\d+|_\d+_\d+)\.pt")
-    paths = [path for path in folder.iterdir() if numbered.fullmatch(path.name)]
+    paths = numbered_checkpoints(folder)
     if len(paths) < count:
         raise UserError(
             f"{folder.resolve()}: {len(paths)} numbered checkpoints, {count} asked for: "
             "lower --last, or keep more in training (--keep-interval-updates, --keep-last-epochs)"
         )
-    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)[:count]
+    return paths[:count]
 
 
 def average(checkpoints: Sequence[Path], output: Path) -> None:
@@ -64,5 +71,7 @@ def average(checkpoints: Sequence[Path], output: Path) -> None:
             total += other[name]
     means = {name: (t / len(checkpoints)).to(model[name].dtype) for name, t in totals.items()}
     first["model"] = {name: means.get(owner[name], model[name]) for name in model}
+    buffer = io.BytesIO()  # torch reports a full disk as an error of its own
+    torch.save(first, buffer)
     with atomic(output) as temporary:
-        torch.save(first, temporary)
+        temporary.write_bytes(buffer.getbuffer())

@@ -1,6 +1,7 @@
 """Reading recipes: Hydra configurations that come with the package."""
 
 import difflib
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ def names() -> list[str]:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """Return recipe *name* with *overrides* (``key=value``, Hydra's syntax) in place.
+    """Return recipe *name* with *overrides* in place, in Hydra's syntax.
+
+    ``key=value``, ``+key=value`` for a key that is not there, such as another test set, ``~key`` to
+    leave one out.
 
     Raises:
         UserError: an unknown recipe or key (with the nearest one), or a value of another type.
@@ -40,7 +44,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> DictConfig:
     groups = {key.rpartition(".")[0] for key in known} | {"sharing"}
     for override in overrides:
         key, equals, _ = override.partition("=")
-        if not equals:
+        if not (equals or key.startswith("~")):
             raise UserError(f"{override!r}: settings are given as key=value")
         if not key.startswith(("+", "~")) and key not in known and key not in groups:
             raise UserError(f"unknown recipe key {key!r}{_nearest(key, known)}")
@@ -73,7 +77,10 @@ def systems(name: str, overrides: Sequence[str] = ()) -> dict[str, DictConfig]:
 def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
     try:
         # 1.1: a newer base would stop fairseq's own use of Hydra in this process
-        with initialize_config_dir(str(CONF), version_base="1.1"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r'\s*version_base="1.1" selects')
+            context = initialize_config_dir(str(CONF), version_base="1.1")
+        with context:
             return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error

@@ -15,7 +15,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugins.average import average, last_checkpoints
-from fairseq_plugins.checkpoints import load
 from fairseq_plugins.files import atomic
 from fairseq_plugins.sizes import sizes_of_checkpoint
 from fairseq_plugins.stages import Stages, key
@@ -73,8 +72,7 @@ def _system(
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             log.unlink(missing_ok=True)
             stages.finish("training", current)
-        if (last := folder / "checkpoints" / "checkpoint_last.pt").exists():
-            load(last)  # a truncated one is said here, and not deep inside fairseq
+        training.recover(folder / "checkpoints")
         print(training.shell_line(line), file=sys.stderr)
         training.train(system, line, cfg.train.max_update, log)
         stages.finish("train", current, line=training.shell_line(line))

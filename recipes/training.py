@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 import fairseq_plugins
+from fairseq_plugins.average import numbered_checkpoints
+from fairseq_plugins.checkpoints import load
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.files import atomic
 
 PRECISIONS = ("fp32", "cpu_autocast", "fp16", "bf16")
 
@@ -110,6 +114,28 @@ def train(name: str, line: list[str], updates: int, log: Path) -> None:
                 bar.update(int(values["num_updates"]) - bar.n)
     if process.returncode:
         raise UserError(f"{name}: training stopped: {last} (all of it: {log.resolve()})")
+
+
+def recover(checkpoints: Path) -> None:
+    """Put the newest whole checkpoint in the place of a truncated checkpoint_last.pt.
+
+    fairseq copies its newest checkpoint there, and a kill or a full disk can cut the copy short.
+    """
+    last = checkpoints / "checkpoint_last.pt"
+    if not last.exists():
+        return
+    for path in [last, *numbered_checkpoints(checkpoints)]:
+        try:
+            load(path)
+        except UserError as error:
+            print(f"warning: {error}", file=sys.stderr)
+            continue
+        if path != last:
+            print(f"training goes on from {path.name}", file=sys.stderr)
+            with atomic(last) as temporary:
+                shutil.copyfile(path, temporary)
+        return
+    last.unlink()
 
 
 def _end_with_parent() -> None:

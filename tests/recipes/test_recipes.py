@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
@@ -255,6 +256,43 @@ class TestCommand:
         log = (corpus / "killed" / "vanilla" / "train.log").read_text()
         assert "Loaded checkpoint" in log
         assert json.loads((corpus / "killed" / "results.json").read_text())["systems"]
+
+    def test_a30_en_vi_runs_on_a_cpu(self, corpus):
+        """The recipe's sizes, on a corpus too small for its vocabulary."""
+        more = [
+            "~data.tests.tst2013",
+            "+data.tests.test=test",
+            "data.train=train",
+            "data.valid=valid",
+            "decode.beam=1",
+        ]
+        more += ["systems=[simple_share]", "out=en_vi", *TINY]
+        result = share("recipe", "run", "translation/en_vi", *more, "--json", cwd=corpus)
+        (system,) = json.loads(result.stdout)["systems"]
+        assert system["learning"]["updates"] == 2
+
+    def test_a_truncated_checkpoint_is_replaced_by_the_newest_whole_one(self, tmp_path, capsys):
+        for name in ("checkpoint1.pt", "checkpoint_2_40.pt"):
+            torch.save({"model": {"name": name}, "cfg": {}}, tmp_path / name)
+        whole = (tmp_path / "checkpoint1.pt").read_bytes()
+        os.utime(tmp_path / "checkpoint1.pt", (1, 1))
+        last = tmp_path / "checkpoint_last.pt"
+        last.write_bytes(whole[:-40])
+        training.recover(tmp_path)
+        assert torch.load(last)["model"]["name"] == "checkpoint_2_40.pt"
+        assert "truncated" in capsys.readouterr().err
+        last.write_bytes(whole)
+        training.recover(tmp_path)
+        assert last.read_bytes() == whole
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to be full")
+    def test_a_full_disk_is_one_line(self, tmp_path):
+        torch.save({"model": {"weight": torch.ones(9)}, "cfg": {}}, tmp_path / "checkpoint1.pt")
+        line = ["average", f"--inputs={tmp_path}", "--last=1", "--output=/dev/full"]
+        result = share(*line, check=False)
+        assert result.returncode == 1
+        assert "No space left on device" in result.stderr.strip().splitlines()[-1]
+        assert "Traceback" not in result.stderr
 
 
 class TestDemoData:
