@@ -48,7 +48,7 @@ def show(name: Name, overrides: Overrides = None) -> None:
     out = Path(first.out)
     for system, cfg in systems.items():
         line = training.arguments(cfg, out / "data" / "bin", out / system / "checkpoints")
-        typer.echo(f"# {system}\n{training.shell_line(line)}\n")
+        typer.echo(f"# {system}\n{training.shell_line(line, cfg.threads)}\n")
 
 
 @app.command()

@@ -63,6 +63,7 @@ def _system(
 ) -> dict[str, Any]:
     folder = out / system
     line = training.arguments(cfg, out / "data" / "bin", folder / "checkpoints")
+    shell_line = training.shell_line(line, cfg.threads)
     stages = Stages(folder)
     log, averaged = folder / "train.log", folder / "model.pt"
 
@@ -73,9 +74,9 @@ def _system(
             log.unlink(missing_ok=True)
             stages.finish("training", current)
         training.recover(folder / "checkpoints")
-        print(training.shell_line(line), file=sys.stderr)
-        training.train(system, line, cfg.train.max_update, log)
-        stages.finish("train", current, line=training.shell_line(line))
+        print(shell_line, file=sys.stderr)
+        training.train(system, line, cfg.threads, cfg.train.max_update, log)
+        stages.finish("train", current, line=shell_line)
 
     current = key(current, cfg.average)
     if stages.needs("average", current):

@@ -73,17 +73,18 @@ def _hardware(cfg: DictConfig) -> dict[str, bool]:
     return {"cpu": cpu} | ({} if cfg.precision == "fp32" else {cfg.precision: True})
 
 
-def shell_line(line: list[str]) -> str:
+def shell_line(line: list[str], threads: int) -> str:
     """Return the command as a person would paste it into a shell."""
-    return shlex.join(["fairseq-train", *line])
+    return f"OMP_NUM_THREADS={threads} {shlex.join(['fairseq-train', *line])}"
 
 
-def train(name: str, line: list[str], updates: int, log: Path) -> None:
+def train(name: str, line: list[str], threads: int, updates: int, log: Path) -> None:
     """Run ``fairseq-train`` to its end, from its last checkpoint if there is one.
 
     Args:
         name: what the progress bar says.
         line: the arguments.
+        threads: of the processor.
         updates: at which training ends.
         log: all that fairseq says is appended to it.
 
@@ -100,6 +101,7 @@ def train(name: str, line: list[str], updates: int, log: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         ) as process,
         tqdm(total=updates, desc=name, unit=" updates") as bar,
