@@ -4,7 +4,6 @@ python -m benchmarks.prepare                 a corpus made of the demo's sentenc
 python -m benchmarks.prepare --train PREFIX  a corpus of yours, PREFIX.en and PREFIX.vi
 """
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,11 @@ import typer
 
 from benchmarks.measure import report
 from recipes.config import HERE
+
+CODE = """import atexit, resource, sys, fairseq_share
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+atexit.register(lambda: print(peak(), file=sys.stderr))
+fairseq_share.main()"""
 
 
 def main(
@@ -37,11 +41,11 @@ def main(
         line = ["translation", "prepare", "--source-lang=en", "--target-lang=vi"]
         line += [f"--train={train}", f"--valid={demo / 'valid'}", f"--test={demo / 'test'}"]
         line += [f"--vocab-size={vocab_size}", f"--out={folder}/out"]
-        code = "import fairseq_share; fairseq_share.main()"
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code, *line], check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-c", CODE, *line]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stderr
         seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    peak = int(printed.split()[-1]) / 1024
     rows = {"prepare": {"seconds": seconds, "peak MB": peak}}
     report("prepare", rows, as_json, train=str(train), vocab_size=vocab_size)
 
