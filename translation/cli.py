@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,7 +36,9 @@ def prepare(
     separate: Annotated[
         bool, typer.Option(help="A vocabulary a language, instead of a joined one.")
     ] = False,
-    model_type: Annotated[str, typer.Option(help="SentencePiece model: bpe or unigram.")] = "bpe",
+    model_type: Annotated[
+        Literal["bpe", "unigram"], typer.Option(help="Kind of SentencePiece model.")
+    ] = "bpe",
     max_length: Annotated[
         int, typer.Option(min=0, help="Leave out training pairs of more words; 0: keep all.")
     ] = 0,
