@@ -48,7 +48,8 @@ def load_models(paths: Sequence[Path], overrides: dict | None = None):
         UserError: as :func:`load`; the data that the task reads its dictionaries from is gone.
     """
     for path in paths:
-        data = (overrides or {}).get("data") or load(path)["cfg"]["task"]["data"]
+        trained_on = load(path)["cfg"]["task"]["data"]
+        data = (overrides or {}).get("data", trained_on)
         if not Path(data).is_dir():
             raise UserError(
                 f"{Path(data).resolve()}: no such folder, which has the dictionaries of {path}: "

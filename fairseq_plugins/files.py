@@ -32,6 +32,8 @@ def atomic(path: Path | str) -> Iterator[Path]:
             shutil.rmtree(path)
         temporary.replace(path)
     except OSError as error:
+        if error.errno is None:
+            raise
         named = Path(error.filename) if error.filename else temporary
         if temporary not in (named, *named.parents) and named != path.parent:
             raise

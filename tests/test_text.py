@@ -45,3 +45,13 @@ def test_unequal_line_counts(tmp_path):
     (tmp_path / "b").write_text("1\n2\n")
     with pytest.raises(UserError, match=r"a has 3, .*b has 2"):
         list(read_parallel([tmp_path / "a", tmp_path / "b"]))
+
+
+def test_a09_every_odd_separator_is_in_a_line_not_between_lines(tmp_path):
+    odd = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+    text = "".join(f"a{separator}b\n" for separator in odd)
+    assert len(text.splitlines()) == 2 * len(odd)  # what Python alone makes of it
+    (tmp_path / "odd").write_text(text, newline="")
+    (tmp_path / "even").write_text("a b\n" * len(odd))
+    rows = list(read_parallel([tmp_path / "odd", tmp_path / "even"]))
+    assert rows == [("a b", "a b")] * len(odd)

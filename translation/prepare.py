@@ -74,14 +74,20 @@ def prepare(
     key = stage_key(key, vocab_size, separate, model_type)
     if stages.needs("subword", key):
         groups = {f".{lang}": [lang] for lang in langs} if separate else {"": langs}
+        models = {
+            out / f"spm{suffix}.model": learn_subwords(
+                [out / "text" / f"train.{lang}" for lang in members], vocab_size, model_type
+            )
+            for suffix, members in groups.items()
+        }
+        for path in set(out.glob("spm*.model")) - set(models):
+            path.unlink()  # of other settings
         actual = {}
-        for suffix, members in groups.items():
-            texts = [out / "text" / f"train.{lang}" for lang in members]
-            model = learn_subwords(texts, vocab_size, model_type)
-            with atomic(out / f"spm{suffix}.model") as temporary:
+        for path, model in models.items():
+            with atomic(path) as temporary:
                 temporary.write_bytes(model)
             pieces = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
-            actual[suffix] = pieces + 1  # fairseq's four special entries for SentencePiece's three
+            actual[path] = pieces + 1  # fairseq's four special entries for SentencePiece's three
         facts = {"joined": not separate, "vocab_size": vocab_size, "model_type": model_type}
         facts |= {"versions": {name: version(name) for name in ("sentencepiece", "torch")}}
         stages.finish("subword", key, **facts, vocab_actual=max(actual.values()))
@@ -179,10 +185,11 @@ def learn_subwords(texts: list[Path], vocab_size: int, model_type: str = "bpe") 
 
     try:
         return learn(vocab_size - 1, hard=True)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         if "too high" not in str(error):
             raise UserError(
-                f"--vocab-size {vocab_size} for {texts[0].parent}: {_last_clause(error)}"
+                f"--vocab-size {vocab_size} --model-type {model_type} for {texts[0].parent}: "
+                f"{_last_clause(error)}"
             ) from error
     model = learn(vocab_size - 1, hard=False)
     got = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() + 1

@@ -52,8 +52,8 @@ def translate(
         overrides["data"] = str(Path(data).resolve() / "bin")
     models, cfg, task = checkpoint_files.load_models(checkpoints, overrides)
     folder = Path(cfg.task.data).parent
-    source_model = load_subwords(folder, cfg.task.source_lang)
-    target_model = load_subwords(folder, cfg.task.target_lang)
+    source_model = load_subwords(folder, task.cfg.source_lang)
+    target_model = load_subwords(folder, task.cfg.target_lang)
     for model in models:
         model.half() if fp16 else model.float()
         model.cuda() if use_cuda else model.cpu()

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from recipes.config import HERE
 from tests.helpers import USER_DIR, fairseq
@@ -46,3 +47,28 @@ def checkpoint(prepared, tmp_path_factory):
 def plain_checkpoint(prepared, tmp_path_factory):
     """A checkpoint of fairseq's own transformer."""
     return train(prepared, tmp_path_factory.mktemp("plain"), "transformer", "--seed=2")
+
+
+def telling_copy(checkpoint, path, seed):
+    """Copy a checkpoint with large random weights, so that each source gets its own output."""
+    state = torch.load(checkpoint, weights_only=True)
+    generator = torch.Generator().manual_seed(seed)
+    done = set()  # tied tensors are the same storage, and stay tied
+    for name, tensor in state["model"].items():
+        if tensor.dim() == 2 and tensor.data_ptr() not in done:
+            done.add(tensor.data_ptr())
+            scale = 1.0 if "embed" in name else 0.8
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) * scale)
+    torch.save(state, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def telling(checkpoint, tmp_path_factory):
+    """After 2 updates every source has the same output, which would hide a wrong order."""
+    return telling_copy(checkpoint, tmp_path_factory.mktemp("telling") / "a.pt", 3)
+
+
+@pytest.fixture(scope="session")
+def telling_too(checkpoint, tmp_path_factory):
+    return telling_copy(checkpoint, tmp_path_factory.mktemp("telling") / "b.pt", 4)

@@ -4,10 +4,12 @@ import unicodedata
 
 import pytest
 from fairseq.data import Dictionary, data_utils
+from typer.testing import CliRunner
 
 from fairseq_plugins.errors import UserError
 from tests.helpers import fairseq
 from translation import prepare as module
+from translation.cli import app
 from translation.prepare import learn_subwords, load_subwords, prepare
 
 
@@ -111,6 +113,8 @@ def test_a05_decomposed_text_is_composed(corpus, tmp_path):
         ({"train_vi": b"\xff\n"}, r"train\.vi:1: not UTF-8"),
         ({"train_en": "", "train_vi": ""}, "no sentence pair"),
         ({"valid_en": "a\n\n", "valid_vi": "a\nb\n"}, r"valid\.en:2: an empty line"),
+        ({"test_en": "a\nb\nc\n", "test_vi": "a\nb\n \u200b\n"}, r"test\.vi:3: an empty line"),
+        ({"test_en": "", "test_vi": ""}, r"test\.en, .*test\.vi: no sentence pair"),
     ],
 )
 def test_faults_leave_nothing_half_written(corpus, tmp_path, changes, message):
@@ -200,3 +204,93 @@ def test_an_interrupt_is_resumed(corpus, tmp_path, monkeypatch):
     }
     run(corpus, tmp_path)
     assert (tmp_path / "bin" / "train.en-vi.vi.idx").is_file()
+
+
+def test_windows_files_are_read_as_unix_ones(corpus, prepared, tmp_path):
+    for path in corpus.iterdir():
+        text = "\ufeff" + path.read_text().replace("\n", "\r\n")
+        (tmp_path / path.name).write_bytes(text.encode())
+    run(tmp_path, tmp_path / "out")
+    for folder in ("text", "references", "bin"):
+        names = os.listdir(prepared / folder)
+        assert sorted(names) == sorted(os.listdir(tmp_path / "out" / folder))
+        for name in names:
+            ours = (tmp_path / "out" / folder / name).read_bytes()
+            assert ours == (prepared / folder / name).read_bytes(), name
+
+
+def test_a26_prepare_goes_on_with_what_it_got(corpus, tmp_path, capsys):
+    vi = "Tôi yêu em.\nEm yêu tôi.\nMẹ đi chợ.\nBố ở nhà.\n"
+    folder = copy(corpus, tmp_path, train_en=vi, train_vi=vi)
+    manifest = run(folder, tmp_path / "out", 8000)
+    rows = len(Dictionary.load(str(tmp_path / "out" / "bin" / "dict.vi.txt")))
+    assert manifest["vocab_actual"] == rows < 100
+    assert f"8000 -> {rows}" in capsys.readouterr().err
+
+
+def test_a29_relative_paths_are_of_the_working_folder(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(copy(corpus, tmp_path))
+    prepare("en", "vi", "train", "valid", ["test"], 300, "out")
+    assert (tmp_path / "out" / "bin" / "dict.en.txt").is_file()
+    with pytest.raises(UserError, match=rf"{tmp_path}/away/train\.en: No such file"):
+        prepare("en", "vi", "away/train", "valid", ["test"], 300, "out")
+
+
+def test_joined_after_separate_is_joined(corpus, tmp_path):
+    run(corpus, tmp_path, 200, separate=True)
+    run(corpus, tmp_path, 200)
+    en, vi = ((tmp_path / "bin" / f"dict.{lang}.txt").read_text() for lang in ("en", "vi"))
+    assert en == vi
+    assert [path.name for path in tmp_path.glob("spm*")] == ["spm.model"]
+
+
+def test_vocabularies_of_a_failed_run_are_not_left(corpus, tmp_path):
+    text = (corpus / "train.en").read_text().lower()  # fewer characters than Vietnamese
+    folder = copy(corpus, tmp_path, train_en=text)
+    out = tmp_path / "out"
+    run(folder, out, 200, separate=True)
+    before = {path.name: path.read_bytes() for path in out.glob("spm*")}
+    with pytest.raises(UserError, match="--vocab-size 80 "):
+        run(folder, out, 80, separate=True)
+    assert {path.name: path.read_bytes() for path in out.glob("spm*")} == before
+
+
+def test_a_failed_redo_keeps_the_old_data(corpus, prepared, tmp_path, monkeypatch):
+    run(corpus, tmp_path)
+
+    def half(lines, model, rows, path):
+        path.with_suffix(".bin").write_text("half")
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr(module, "binarise", half)
+    with pytest.raises(RuntimeError, match="stopped"):
+        run(corpus, tmp_path, 280)
+    names = os.listdir(prepared / "bin")
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(names)
+    for name in names:
+        assert (tmp_path / "bin" / name).read_bytes() == (prepared / "bin" / name).read_bytes()
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+    monkeypatch.undo()
+    run(corpus, tmp_path, 280)
+    assert len(Dictionary.load(str(tmp_path / "bin" / "dict.en.txt"))) == 280
+
+
+def test_command(corpus, tmp_path):
+    line = ["prepare", "--source-lang=en", "--target-lang=vi", f"--train={corpus / 'train'}"]
+    line += [f"--valid={corpus / 'valid'}", f"--test={corpus / 'test'},{corpus / 'valid'}"]
+    line += [f"--out={tmp_path / 'out'}"]
+    done = CliRunner().invoke(app, [*line, "--vocab-size=300", "--json"])
+    assert done.exit_code == 0, done.output
+    manifest = json.loads(done.stdout)
+    assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
+    lines = {name: facts["lines"] for name, facts in manifest["sets"].items()}
+    assert lines == {"train": 120, "valid": 13, "test": 13, "test1": 13}
+    assert manifest["vocab_actual"] == 300
+    assert CliRunner().invoke(app, [*line, "--vocab-size=7"]).exit_code == 2
+    failed = CliRunner().invoke(app, [*line, "--vocab-size=20"])
+    assert failed.exit_code == 1 and "--vocab-size 20" in failed.output
+
+
+def test_an_unknown_kind_of_subword_model(corpus, tmp_path):
+    with pytest.raises(UserError, match=r"model.type.*syllable|syllable.*model.type"):
+        run(corpus, tmp_path, model_type="syllable")

@@ -4,7 +4,6 @@ import sys
 import unicodedata
 
 import pytest
-from sentencepiece import SentencePieceProcessor
 from typer.testing import CliRunner
 
 from fairseq_plugins.errors import UserError
@@ -32,7 +31,7 @@ def test_a04_words_are_scored_not_pieces(tmp_path):
     hypotheses = write(tmp_path / "hyp", [f"{detokenised(p)[:-1]} ." for p in PIECES])
     references = write(tmp_path / "ref", REFERENCES)
     row = bleu(score(hypotheses, [references]))
-    assert row["score"] == pytest.approx(44.43, abs=0.01)
+    assert row["score"] == pytest.approx(44.43, abs=0.005)
     assert row["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|")
     command = [sys.executable, "-m", "sacrebleu", references, "-i", hypotheses, "-b", "-w", "2"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -78,5 +77,38 @@ def test_baseline_and_json(tmp_path):
     assert "p = 0.0" in printed.stdout and "nrefs:1" in printed.stdout
 
 
-def test_scoring_uses_no_subword_model():
-    assert SentencePieceProcessor not in vars(__import__("translation.score").score).values()
+def test_each_score_is_that_of_the_command(tmp_path):
+    hypotheses = write(
+        tmp_path / "hyp", ["Con mèo ngủ trên ghế.", "Tôi quên mang ô.", "Vâng, đúng"]
+    )
+    references = write(tmp_path / "ref", [*REFERENCES, "Vâng, đúng vậy!"])
+    command = [sys.executable, "-m", "sacrebleu", references, "-i", hypotheses, "-w", "6"]
+    printed = subprocess.run(
+        [*command, "-m", "bleu", "chrf", "ter"], capture_output=True, text=True, check=True
+    ).stdout
+    theirs = {row["name"]: row for row in json.loads(printed)}
+    for row in score(hypotheses, [references]):
+        assert row["score"] == pytest.approx(theirs[row["name"]]["score"], abs=1e-4)
+        assert row["signature"] == theirs[row["name"]]["signature"]
+
+
+def test_a05_whichever_side_is_decomposed(tmp_path):
+    texts = ["Tôi rất thích món phở ở Hà Nội .", "Mẹ đi chợ ."]
+    apart = write(tmp_path / "ref", [unicodedata.normalize("NFD", text) for text in texts])
+    together = write(tmp_path / "hyp", texts)
+    rows = {row["name"]: row["score"] for row in score(together, [apart])}
+    assert rows == {"BLEU": pytest.approx(100), "chrF2": pytest.approx(100), "TER": 0}
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "message"),
+    [(None, "hyp: No such file"), (b"a\n\xff\n", "hyp:2: not UTF-8"), (b"", "has 0")],
+)
+def test_faults_are_one_line_and_exit_1(tmp_path, hypotheses, message):
+    if hypotheses is not None:
+        (tmp_path / "hyp").write_bytes(hypotheses)
+    references = write(tmp_path / "ref", ["a", "b"])
+    line = ["score", f"--hypotheses={tmp_path / 'hyp'}", f"--references={references}"]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 1
+    assert message in result.output and len(result.output.strip().splitlines()) == 1
