@@ -10,25 +10,34 @@ from fairseq_plugins.errors import UserError
 
 
 @contextmanager
-def atomic(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside *path* to write a file or folder to; rename it at the end.
+def atomic(path: Path | str, *, folder: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside *path* to write to; rename it to *path* at the end.
 
-    What stood at *path* is replaced then. On an error or an interrupt the temporary one is removed
-    and *path* is as it was. A device or a pipe is written to directly, and a link stays a link.
+    A file that stood at *path* is replaced then; on an error or an interrupt the temporary one is
+    removed and *path* is as it was. A device or a pipe is written to directly, and a link stays a
+    link.
+
+    Args:
+        folder: yield a new folder, which replaces the folder at *path*. Without it a folder at
+            *path* is never touched.
 
     Raises:
-        UserError: the place cannot be written, or the disk is full.
+        UserError: the place cannot be written, a folder is there, or the disk is full.
     """
     path = Path(path)
     if path.is_relative_to("/dev") or path.is_fifo() or path.is_char_device():
         yield path
         return
     path = path.resolve()
+    if path.is_dir() and not folder:
+        raise UserError(f"{path}: not written: it is a folder; name a file in it")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if folder:
+            temporary.mkdir()
         yield temporary
-        if path.is_dir():
+        if folder and path.is_dir():
             shutil.rmtree(path)
         temporary.replace(path)
     except OSError as error:

@@ -20,9 +20,7 @@ def test_written_whole(tmp_path):
 def test_or_not_at_all(tmp_path, error, folder):
     path = tmp_path / "out"
     path.write_text("before")
-    with pytest.raises(error), atomic(path) as temporary:
-        if folder:
-            temporary.mkdir()
+    with pytest.raises(error), atomic(path, folder=folder) as temporary:
         (temporary / "part" if folder else temporary).write_text("half")
         raise error
     assert path.read_text() == "before"
@@ -32,8 +30,7 @@ def test_or_not_at_all(tmp_path, error, folder):
 def test_a_folder_replaces_a_folder(tmp_path):
     path = tmp_path / "out"
     for content in ("old", "new"):
-        with atomic(path) as temporary:
-            temporary.mkdir()
+        with atomic(path, folder=True) as temporary:
             (temporary / content).touch()
     assert os.listdir(path) == ["new"]
 
@@ -73,3 +70,15 @@ def test_a_device_is_written_to_and_a_link_stays_a_link(tmp_path):
     with atomic(tmp_path / "link") as path:
         path.write_text("new")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
+
+
+def test_a_folder_is_never_replaced_by_a_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "work").write_text("of years")
+    with (
+        pytest.raises(UserError, match="folder: not written: it is a folder"),
+        atomic(tmp_path / "folder") as temporary,
+    ):
+        temporary.write_text("new")
+    assert (tmp_path / "folder" / "work").read_text() == "of years"
+    assert os.listdir(tmp_path) == ["folder"]

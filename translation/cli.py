@@ -113,29 +113,29 @@ def translate(
     from translation.translate import translate
 
     lines = list(read_lines(Path("/dev/stdin") if input == "-" else Path(input)))
-    results = translate(
-        paths(checkpoint),
-        lines,
-        data=data,
-        beam=beam,
-        lenpen=lenpen,
-        max_len_a=max_len_a,
-        max_len_b=max_len_b,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        sampling=sampling,
-        sampling_topk=sampling_topk,
-        sampling_topp=sampling_topp,
-        seed=seed,
-        cpu=cpu,
-        fp16=fp16,
-    )
-    text = "".join(line + "\n" for line in results)
-    if output == "-":
-        sys.stdout.write(text)
-        return
-    with atomic(output) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    with atomic("/dev/stdout" if output == "-" else output) as temporary:
+        results = translate(
+            paths(checkpoint),
+            lines,
+            data=data,
+            beam=beam,
+            lenpen=lenpen,
+            max_len_a=max_len_a,
+            max_len_b=max_len_b,
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+            sampling=sampling,
+            sampling_topk=sampling_topk,
+            sampling_topp=sampling_topp,
+            seed=seed,
+            cpu=cpu,
+            fp16=fp16,
+        )
+        text = "".join(line + "\n" for line in results)
+        if output == "-":
+            sys.stdout.write(text)
+        else:
+            temporary.write_text(text, encoding="utf-8")
 
 
 @app.command()

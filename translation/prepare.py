@@ -54,7 +54,8 @@ def prepare(
 
     Raises:
         UserError: files missing, not UTF-8 or of unequal length; nothing to train on; an empty
-            held-out line; more characters than *vocab_size* has room for.
+            held-out line; more characters than *vocab_size* has room for; an *out* with folders of
+            these names that are not ours.
     """
     langs = [source_lang, target_lang]
     sets = {"train": train, "valid": valid}
@@ -62,6 +63,12 @@ def prepare(
     files = {name: [Path(f"{prefix}.{lang}") for lang in langs] for name, prefix in sets.items()}
     out = Path(out)
     stages = Stages(out)
+    for name in ("bin", "text", "references"):
+        if (out / name).exists() and not stages.path.is_file():
+            raise UserError(
+                f"{out.resolve()}: has a {name} of its own, which would be replaced: "
+                "choose a new folder for --out"
+            )
 
     hashes = {str(path): digest(path) for pair in files.values() for path in pair}
     key = stage_key(langs, list(sets), list(hashes.values()), max_length, max_ratio)
@@ -93,8 +100,7 @@ def prepare(
         stages.finish("subword", key, **facts, vocab_actual=max(actual.values()))
 
     if stages.needs("binarise", key):
-        with atomic(out / "bin") as folder:
-            folder.mkdir()
+        with atomic(out / "bin", folder=True) as folder:
             for lang in langs:
                 model = load_subwords(out, lang)
                 dictionary = write_dictionary(model, folder / f"dict.{lang}.txt")
@@ -113,9 +119,10 @@ def _clean_all(
 ) -> dict[str, dict[str, Any]]:
     """Write text/ and references/; return what each set holds and what was left out."""
     counts: dict[str, dict[str, Any]] = {}
-    with atomic(out / "text") as text, atomic(out / "references") as references:
-        text.mkdir()
-        references.mkdir()
+    with (
+        atomic(out / "text", folder=True) as text,
+        atomic(out / "references", folder=True) as references,
+    ):
         for name, paths in files.items():
             folder = text if name == "train" else references
             targets = [folder / f"{name}.{lang}" for lang in langs]

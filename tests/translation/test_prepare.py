@@ -294,3 +294,11 @@ def test_command(corpus, tmp_path):
 def test_an_unknown_kind_of_subword_model(corpus, tmp_path):
     with pytest.raises(UserError, match=r"model.type.*syllable|syllable.*model.type"):
         run(corpus, tmp_path, model_type="syllable")
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(corpus, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").touch()
+    with pytest.raises(UserError, match=r"has a bin of its own.*--out"):
+        prepare("en", "vi", corpus / "train", corpus / "valid", [corpus / "test"], 300, tmp_path)
+    assert (tmp_path / "bin" / "tool").exists()
