@@ -70,8 +70,8 @@ def _system(
     current = key(manifest["stages"]["binarise"], line)
     if stages.needs("train", current):
         if stages.needs("training", current):  # other settings than those begun with
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            log.unlink(missing_ok=True)
+            _set_aside(folder / "checkpoints")
+            _set_aside(log)
             stages.finish("training", current)
         training.recover(folder / "checkpoints")
         print(shell_line, file=sys.stderr)
@@ -115,6 +115,16 @@ def _system(
     kept = {k: v for k, v in stages.manifest.items() if k != "stages"}
     langs = [cfg.data.source_lang, cfg.data.target_lang]
     return {"name": system, "langs": langs, **kept, "learning": learning(curves)}
+
+
+def _set_aside(path: Path) -> None:
+    """Rename *path* to ``PATH.old``, in the place of an earlier one."""
+    if path.exists():
+        old = path.with_name(f"{path.name}.old")
+        if old.is_dir():
+            shutil.rmtree(old)
+        path.replace(old)
+        print(f"the settings have changed: {path.name} is now {old}", file=sys.stderr)
 
 
 def learning(curves: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:

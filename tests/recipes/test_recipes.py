@@ -192,6 +192,7 @@ class TestCommand:
         assert again["systems"][0]["scores"].keys() == system["scores"].keys()
         share(*arguments, *sizes, "train.lr=0.001", cwd=corpus)
         assert log.stat().st_mtime_ns != before
+        assert (corpus / "out" / "eps" / "checkpoints.old" / "checkpoint_last.pt").is_file()
 
     def test_wrong_path_is_shown_whole(self, corpus):
         result = share(
