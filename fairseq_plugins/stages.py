@@ -40,12 +40,27 @@ class Stages:
             self.manifest = json.loads(self.path.read_text())
 
     def needs(self, stage: str, key: str) -> bool:
-        """Return whether *stage* is still to do."""
-        return self.manifest["stages"].get(stage) != key
+        """Return whether *stage* is still to do; if so, forget it and all that came behind it.
+
+        Else an interrupt with new settings, and then the old ones again, would take what the new
+        ones have left for theirs.
+        """
+        done = self.manifest["stages"]
+        if done.get(stage) == key:
+            return False
+        if stage in done:
+            names = list(done)
+            for name in names[names.index(stage) :]:
+                del done[name]
+            self._write()
+        return True
 
     def finish(self, stage: str, key: str, **facts: Any) -> None:
         """Record that *stage* is done, and *facts* beside it."""
         self.manifest |= facts
         self.manifest["stages"][stage] = key
+        self._write()
+
+    def _write(self) -> None:
         with atomic(self.path) as temporary:
             temporary.write_text(json.dumps(self.manifest, indent=1, ensure_ascii=False))

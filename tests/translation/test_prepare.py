@@ -302,3 +302,28 @@ def test_a_folder_that_is_not_ours_is_left_alone(corpus, tmp_path):
     with pytest.raises(UserError, match=r"has a bin of its own.*--out"):
         prepare("en", "vi", corpus / "train", corpus / "valid", [corpus / "test"], 300, tmp_path)
     assert (tmp_path / "bin" / "tool").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"), [("clean", {"max_length": 6}), ("subword", {"vocab_size": 280})]
+)
+def test_old_settings_after_an_interrupted_change(
+    corpus, prepared, tmp_path, monkeypatch, stage, change
+):
+    run(corpus, tmp_path)
+    finish = module.Stages.finish
+
+    def stop(self, name, *arguments, **facts):
+        if name == stage:
+            raise KeyboardInterrupt
+        finish(self, name, *arguments, **facts)
+
+    monkeypatch.setattr(module.Stages, "finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(corpus, tmp_path, **change)
+    monkeypatch.undo()
+    run(corpus, tmp_path)
+    rows = len(Dictionary.load(str(tmp_path / "bin" / "dict.en.txt")))
+    assert load_subwords(tmp_path, "en").get_piece_size() + 1 == rows == 300
+    text = (tmp_path / "text" / "train.en").read_text()
+    assert text == (prepared / "text" / "train.en").read_text()

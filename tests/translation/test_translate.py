@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+from fairseq.tasks.translation import TranslationTask
 from typer.testing import CliRunner
 
 from fairseq_plugins.errors import UserError
@@ -125,7 +126,15 @@ def test_the_source_is_encoded_by_its_own_vocabulary(telling, corpus, tmp_path):
     assert translate([telling], lines, data=tmp_path, **SHORT) != right
 
 
-def test_the_rest_of_a_long_line_is_left_out(telling, prepared, capsys):
+def test_the_rest_of_a_long_line_is_left_out(telling, prepared, capsys, monkeypatch):
+    original = TranslationTask.build_dataset_for_inference
+    seen = []
+
+    def record(task, sentences, lengths, **options):
+        seen.extend(lengths)
+        return original(task, sentences, lengths, **options)
+
+    monkeypatch.setattr(TranslationTask, "build_dataset_for_inference", record)
     model = load_subwords(prepared, "en")
     pieces = model.encode("He eats rice. " * 30, out_type=str)
     assert len(pieces) > 60  # --max-source-positions of the fixture
@@ -134,6 +143,7 @@ def test_the_rest_of_a_long_line_is_left_out(telling, prepared, capsys):
     kept = model.decode(pieces[:59])
     assert model.encode(kept, out_type=str) == pieces[:59]
     assert translate([telling], [kept], **SHORT) == long
+    assert seen == [60, 60]  # and the end of the sentence
     assert "warning" not in capsys.readouterr().err
 
 
