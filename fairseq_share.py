@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+import captioning.cli
 import recipes.cli
 import translation.cli
 
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(translation.cli.app, name="translation")
+app.add_typer(captioning.cli.app, name="captioning")
 app.add_typer(recipes.cli.app, name="recipe")
 
 

@@ -1,5 +1,6 @@
 """Reading fairseq checkpoints, safely and with clear errors."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from fairseq.models import build_model
 from torch import nn
 
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.models.visual import VisualSource
 
 
 def _explain(path: Path, error: Exception) -> UserError:
@@ -38,11 +40,18 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_models(paths: Sequence[Path], overrides: dict | None = None):
+def sharing(state: dict[str, Any]) -> dict[str, Any]:
+    """Return how the model of a checkpoint's *state* dict shares; nothing where it does not."""
+    described = state.get("sharing_version")
+    return json.loads(bytes(described.tolist())) if described is not None else {}
+
+
+def load_models(paths: Sequence[Path], overrides: dict | None = None, task=None):
     """Return (models, configuration, task) of one checkpoint or of an ensemble.
 
     Args:
         overrides: option -> value that replaces what the checkpoint was made with.
+        task: to build the models for; None: the checkpoint's own.
 
     Raises:
         UserError: as :func:`load`; the data that the task reads its dictionaries from is gone.
@@ -55,7 +64,7 @@ def load_models(paths: Sequence[Path], overrides: dict | None = None):
                 f"{Path(data).resolve()}: no such folder, which has the dictionaries of {path}: "
                 "name the prepared folder with --data"
             )
-    return load_model_ensemble_and_task([str(path) for path in paths], overrides)
+    return load_model_ensemble_and_task([str(path) for path in paths], overrides, task)
 
 
 def load_bare(path: Path) -> nn.Module:
@@ -66,14 +75,19 @@ def load_bare(path: Path) -> nn.Module:
     """
     load(path)
     state = load_checkpoint_to_cpu(str(path))
+    cells = sharing(state["model"]).get("cells")
     rows = state["model"]["encoder.embed_tokens.weight"].shape[0]
     target = state["model"].get("decoder.embed_tokens.weight")
     source_words = nameless_dictionary(rows)
     joined = target is None or state["cfg"].model.get("share_all_embeddings")
     target_words = source_words if joined else nameless_dictionary(target.shape[0])
     task = SimpleNamespace(source_dictionary=source_words, target_dictionary=target_words)
+    if cells:
+        task.visual_source = VisualSource.of(cells)
     model = build_model(state["cfg"].model, task, from_checkpoint=True)
-    model.load_state_dict(state["model"], strict=True)
+    weights = {k: v for k, v in state["model"].items() if ".backbone." not in k}
+    weights.pop("sharing_version", None)
+    model.load_state_dict(weights, strict=not cells)
     return model
 
 

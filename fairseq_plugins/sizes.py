@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_plugins.checkpoints import load_bare, nameless_dictionary
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.models.share_transformer import ShareTransformerVisualEncoder
 from fairseq_plugins.sharing import BorrowedLinear, Lender
 
 TOKENS = 25  # source and target length at which FLOPs are counted
@@ -51,16 +52,20 @@ def count_as_if_unshared(model: nn.Module) -> int:
 def flops_per_token(model: nn.Module, tokens: int = TOKENS) -> int:
     """Return the FLOPs of one forward pass a target token, by torch's own counter.
 
-    A multiplication and an addition are two FLOPs. Source and target have *tokens* tokens each;
-    the making of borrowed weights is not in it, since it is done once and not for every token.
+    A multiplication and an addition are two FLOPs. Source and target have *tokens* tokens each, or
+    the source is the cells of a picture, without its backbone. The making of borrowed weights is
+    not in it, since it is done once and not for every token.
     """
     ids = torch.full((1, tokens), 5)
+    source = {"src_tokens": ids, "src_lengths": torch.tensor([tokens]), "prev_output_tokens": ids}
+    if isinstance(model.encoder, ShareTransformerVisualEncoder):
+        source |= model.encoder.embed_cells.example()
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        model(ids, torch.tensor([tokens]), ids)  # makes the borrowed weights
+        model(**source)  # makes the borrowed weights
         with FlopCounterMode(display=False) as counter:
-            model(ids, torch.tensor([tokens]), ids)
+            model(**source)
     model.train(was_training)
     return counter.get_total_flops() // tokens
 

@@ -41,14 +41,20 @@ def show(name: Name, overrides: Overrides = None) -> None:
     from omegaconf import OmegaConf
 
     from recipes import config, training
+    from recipes.runner import folder_of
+    from recipes.tasks import TASKS
 
     systems = config.systems(name, overrides or [])
     first = next(iter(systems.values()))
     typer.echo(OmegaConf.to_yaml(first, resolve=True, sort_keys=False))
     out = Path(first.out)
+    task = TASKS[first.task](first, out)
     for system, cfg in systems.items():
-        line = training.arguments(cfg, out / "data" / "bin", out / system / "checkpoints")
-        typer.echo(f"# {system}\n{training.shell_line(line, cfg.threads)}\n")
+        for phase, train in training.phases(cfg).items():
+            folder = folder_of(out, system, phase)
+            start = folder.parent / "model.pt" if phase else None
+            line = training.arguments(cfg, task, folder / "checkpoints", train, start)
+            typer.echo(f"# {system} {phase}\n{training.shell_line(line, cfg.threads)}\n")
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """A recipe's results as one self-contained page."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -9,17 +8,16 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from fairseq_plugins.pictures import COLOURS, STYLE, column_map, svg
-from fairseq_plugins.text import read_lines
 
-SAMPLES = 12  # sentences of the first test set that the page shows
+SAMPLES = 12  # sentences or pictures of the first test set that the page shows
 
 
-def render(results: dict[str, Any], out: Path) -> str:
+def render(results: dict[str, Any], task) -> str:
     """Return the page.
 
     Args:
         results: as :func:`recipes.runner.run` returns them.
-        out: the recipe's folder, for sample translations.
+        task: one of :mod:`recipes.tasks`, for samples.
     """
     systems = results["systems"]
     test = next(iter(systems[0]["scores"]))
@@ -30,13 +28,18 @@ def render(results: dict[str, Any], out: Path) -> str:
         results=results,
         test=test,
         curves=learning_curves(systems),
-        size=size_against_score(systems, test),
+        size=size_against_score(systems, test, task.metric),
         maps={
             system["name"]: column_map(system["sizes"]["columns"], system["sizes"]["width"])
             for system in systems
             if system["sizes"]["columns"]
         },
-        samples=samples(systems, test, out),
+        samples=task.samples({s["name"]: task.out / s["folder"] for s in systems}, SAMPLES),
+        galleries={
+            system["name"]: f"{system['folder']}/gallery.html"
+            for system in systems
+            if (task.out / system["folder"] / "gallery.html").is_file()
+        },
     )
 
 
@@ -60,41 +63,18 @@ def learning_curves(systems: Sequence[dict[str, Any]]) -> str:
         return svg(figure)
 
 
-def size_against_score(systems: Sequence[dict[str, Any]], test: str) -> str:
-    """Return BLEU on *test* against parameters, one point a system."""
+def size_against_score(systems: Sequence[dict[str, Any]], test: str, metric: str) -> str:
+    """Return *metric* on *test* against parameters, one point a system."""
     with rc_context(STYLE):
         figure = Figure(figsize=(8.5, 2.8), layout="constrained")
         panel = figure.subplots()
         for system, colour in zip(systems, COLOURS * 9, strict=False):
-            bleu = next(s["score"] for s in system["scores"][test] if s["name"] == "BLEU")
-            point = (system["sizes"]["parameters"], bleu)
+            scores = {row["name"]: row["score"] for row in system["scores"][test]}
+            point = (system["sizes"]["parameters"], scores[metric])
             panel.plot(*point, "o", color=colour, markersize=8)
             panel.annotate(system["name"], point, (6, 6), textcoords="offset points", color=colour)
         panel.margins(0.15)
-        panel.set(xlabel="parameters", ylabel=f"BLEU, {test}", xlim=(0, None))
+        panel.set(xlabel="parameters", ylabel=f"{metric}, {test}", xlim=(0, None))
         panel.xaxis.set_major_formatter("{x:,.0f}")
         panel.grid(alpha=0.3)
         return svg(figure)
-
-
-def samples(systems: Sequence[dict[str, Any]], test: str, out: Path) -> list[dict[str, Any]]:
-    """Return sentences of *test*: source, reference, and each system's output.
-
-    Evenly spread ones, half of them from those that some system did not translate as the reference
-    does.
-    """
-    source, target = systems[0]["langs"]
-    texts = {
-        "source": out / "data" / "references" / f"test.{source}",
-        "reference": out / "data" / "references" / f"test.{target}",
-        **{s["name"]: out / s["name"] / f"{test}.{target}" for s in systems},
-    }
-    rows = list(zip(*map(read_lines, texts.values()), strict=True))
-    unlike = [row for row in rows if len(set(row[1:])) > 1]
-    chosen = dict.fromkeys(_spread(unlike, SAMPLES // 2))
-    chosen |= dict.fromkeys(_spread(rows, SAMPLES - len(chosen)))
-    return [dict(zip(texts, row, strict=True)) for row in chosen]
-
-
-def _spread(rows: list, count: int) -> list:
-    return rows[:: max(1, len(rows) // count)][:count] if count else []

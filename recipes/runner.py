@@ -6,8 +6,7 @@ import os
 import platform
 import shutil
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,8 @@ from fairseq_plugins.average import average, last_checkpoints
 from fairseq_plugins.files import atomic
 from fairseq_plugins.sizes import sizes_of_checkpoint
 from fairseq_plugins.stages import Stages, key
-from fairseq_plugins.text import read_lines
 from recipes import report, training
-from translation.prepare import prepare
-from translation.score import score
-from translation.translate import translate
+from recipes.tasks import TASKS
 
 
 def run(name: str, systems: Mapping[str, DictConfig], command: str) -> dict[str, Any]:
@@ -38,36 +34,74 @@ def run(name: str, systems: Mapping[str, DictConfig], command: str) -> dict[str,
     """
     first = next(iter(systems.values()))
     out = Path(first.out).resolve()
-    data = OmegaConf.to_container(first.data, resolve=True)
-    tests = data.pop("tests")
-    manifest = prepare(**data, tests=list(map(Path, tests.values())), out=out / "data")
-    rows = [_system(system, cfg, out, manifest, list(tests)) for system, cfg in systems.items()]
+    task = TASKS[first.task](first, out)
+    prepared = task.prepare()
+    rows = [row for system, cfg in systems.items() for row in _system(system, cfg, task, prepared)]
     results = {
         "recipe": name,
         "command": command,
         "seed": first.train.seed,
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
+        "metric": task.metric,
         "systems": rows,
     }
     with atomic(out / "results.json") as temporary:
         temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False))
     with atomic(out / "report.html") as temporary:
-        temporary.write_text(report.render(results, out), encoding="utf-8")
+        temporary.write_text(report.render(results, task), encoding="utf-8")
     print(f"report: {out / 'report.html'}", file=sys.stderr)
     return results
 
 
-def _system(
-    system: str, cfg: DictConfig, out: Path, manifest: dict[str, Any], tests: list[str]
-) -> dict[str, Any]:
-    folder = out / system
-    line = training.arguments(cfg, out / "data" / "bin", folder / "checkpoints")
-    shell_line = training.shell_line(line, cfg.threads)
-    stages = Stages(folder)
-    log, averaged = folder / "train.log", folder / "model.pt"
+def folder_of(out: Path, system: str, phase: str) -> Path:
+    """Return where a training of a system is kept."""
+    return out / system / phase
 
-    current = key(manifest["stages"]["binarise"], line)
+
+def _system(system: str, cfg: DictConfig, task, prepared: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each training of a system."""
+    start: Path | None = None
+    for phase, train in training.phases(cfg).items():
+        folder = folder_of(task.out, system, phase)
+        line = training.arguments(cfg, task, folder / "checkpoints", train, start)
+        title = f"{system} {phase.replace('_', '-')}".strip()
+        stages = Stages(folder)
+        prepared = _train(title, cfg, line, train["max_update"], stages, prepared, folder)
+        start = folder / "model.pt"
+
+        decode = OmegaConf.to_container(cfg.decode, resolve=True)
+        current = key(prepared, decode, list(task.tests))
+        if stages.needs("decode", current):
+            speeds = task.decode(start, folder, cfg)
+            stages.finish("decode", current, sentences_per_second=speeds)
+        if stages.needs("score", current):
+            stages.finish("score", current, scores=task.score(folder))
+
+        with open(folder / "train.log") as file:
+            curves = list(training.read_log(file))
+        kept = {k: v for k, v in stages.manifest.items() if k != "stages"}
+        yield {
+            "name": title,
+            "folder": str(folder.relative_to(task.out)),
+            **kept,
+            "learning": learning(curves),
+        }
+
+
+def _train(
+    title: str,
+    cfg: DictConfig,
+    line: list[str],
+    updates: int,
+    stages: Stages,
+    prepared: str,
+    folder: Path,
+) -> str:
+    """Train and average to ``model.pt``, unless it is done; return the key of it."""
+    shell_line = training.shell_line(line, cfg.threads)
+    log = folder / "train.log"
+    current = key(prepared, line)
     if stages.needs("train", current):
         if stages.needs("training", current):  # other settings than those begun with
             _set_aside(folder / "checkpoints")
@@ -75,46 +109,15 @@ def _system(
             stages.finish("training", current)
         training.recover(folder / "checkpoints")
         print(shell_line, file=sys.stderr)
-        training.train(system, line, cfg.threads, cfg.train.max_update, log)
+        training.train(title, line, cfg.threads, updates, log)
         stages.finish("train", current, line=shell_line)
 
     current = key(current, cfg.average)
     if stages.needs("average", current):
+        averaged = folder / "model.pt"
         average(last_checkpoints(folder / "checkpoints", cfg.average), averaged)
         stages.finish("average", current, sizes=sizes_of_checkpoint(averaged))
-
-    decode = OmegaConf.to_container(cfg.decode, resolve=True)
-    current = key(current, decode, tests)
-    sets = [f"test{i or ''}" for i in range(len(tests))]  # as `prepare` names them
-    if stages.needs("decode", current):
-        speeds = {}
-        for test, stored in zip(tests, sets, strict=True):
-            lines = list(
-                read_lines(out / "data" / "references" / f"{stored}.{cfg.data.source_lang}")
-            )
-            start = time.perf_counter()
-            cpu = cfg.device == "cpu"
-            results = translate([averaged], lines, data=out / "data", cpu=cpu, **decode)
-            speeds[test] = len(lines) / (time.perf_counter() - start)
-            with atomic(folder / f"{test}.{cfg.data.target_lang}") as temporary:
-                temporary.write_text("".join(line + "\n" for line in results), encoding="utf-8")
-        stages.finish("decode", current, sentences_per_second=speeds)
-
-    if stages.needs("score", current):
-        scores = {
-            test: score(
-                folder / f"{test}.{cfg.data.target_lang}",
-                [out / "data" / "references" / f"{stored}.{cfg.data.target_lang}"],
-            )
-            for test, stored in zip(tests, sets, strict=True)
-        }
-        stages.finish("score", current, scores=scores)
-
-    with open(log) as file:
-        curves = list(training.read_log(file))
-    kept = {k: v for k, v in stages.manifest.items() if k != "stages"}
-    langs = [cfg.data.source_lang, cfg.data.target_lang]
-    return {"name": system, "langs": langs, **kept, "learning": learning(curves)}
+    return current
 
 
 def _set_aside(path: Path) -> None:
@@ -150,7 +153,7 @@ def machine() -> dict[str, Any]:
             line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
         ]
         processor = models[0].partition(": ")[2] if models else processor
-    packages = ("torch", "sacrebleu", "sentencepiece", "hydra-core")
+    packages = ("torch", "sacrebleu", "pycocoevalcap", "sentencepiece", "timm", "hydra-core")
     return {
         "processor": processor,
         "cores": os.cpu_count(),

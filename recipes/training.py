@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
@@ -21,17 +20,37 @@ from fairseq_plugins.average import numbered_checkpoints
 from fairseq_plugins.checkpoints import load
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.files import atomic
+from recipes.tasks import use_gpu
 
+# glibc then keeps the large blocks of a step instead of giving them back to the kernel
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
 PRECISIONS = ("fp32", "cpu_autocast", "fp16", "bf16")
 
 
-def arguments(cfg: DictConfig, data: Path, save_dir: Path) -> list[str]:
-    """Return the arguments of ``fairseq-train`` for one system of a recipe.
+def phases(cfg: DictConfig) -> dict[str, dict[str, Any]]:
+    """Return the trainings of a recipe, in turn: name -> options of ``fairseq-train``.
+
+    The first has no name and is ``train``; ``self_critical`` says what differs in a second one,
+    which starts from the first one's average.
+    """
+    train = OmegaConf.to_container(cfg.train, resolve=True)
+    if not cfg.get("self_critical"):
+        return {"": train}
+    other = OmegaConf.to_container(cfg.self_critical, resolve=True)
+    return {"": train, "self_critical": train | other}
+
+
+def arguments(
+    cfg: DictConfig, task, save_dir: Path, train: dict[str, Any], start: Path | None = None
+) -> list[str]:
+    """Return the arguments of ``fairseq-train`` for one training of one system of a recipe.
 
     Args:
         cfg: the system's configuration.
-        data: fairseq's binary data.
+        task: one of :mod:`recipes.tasks`.
         save_dir: the folder of the checkpoints.
+        train: one of :func:`phases`.
+        start: the checkpoint whose weights it starts with; None: at random.
 
     Raises:
         UserError: an unknown device or precision, or one that does not run there.
@@ -39,18 +58,18 @@ def arguments(cfg: DictConfig, data: Path, save_dir: Path) -> list[str]:
     options: dict[str, Any] = {
         "user_dir": Path(fairseq_plugins.__file__).parent,
         "task": cfg.task,
-        "source_lang": cfg.data.source_lang,
-        "target_lang": cfg.data.target_lang,
+        **task.options(),
         "save_dir": save_dir.resolve(),
         "arch": "share_transformer",
         **OmegaConf.to_container(cfg.model, resolve=True),
         **OmegaConf.to_container(cfg.sharing.options, resolve=True),
-        **OmegaConf.to_container(cfg.train, resolve=True),
+        **train,
         "required_batch_size_multiple": 1,
         "log_format": "json",
         **_hardware(cfg),
+        "finetune_from_model": start and start.resolve(),
     }
-    line = [str(data.resolve())]
+    line = [str(task.data.resolve())]
     for name, value in options.items():
         if value is True:
             line.append(f"--{name.replace('_', '-')}")
@@ -64,7 +83,7 @@ def _hardware(cfg: DictConfig) -> dict[str, bool]:
         raise UserError(f"device={cfg.device}: choose auto, cpu or cuda")
     if cfg.precision not in PRECISIONS:
         raise UserError(f"precision={cfg.precision}: choose from {', '.join(PRECISIONS)}")
-    cpu = cfg.device == "cpu" or (cfg.device == "auto" and not torch.cuda.is_available())
+    cpu = not use_gpu(cfg)
     if cpu and cfg.precision in ("fp16", "bf16"):
         raise UserError(
             f"--{cfg.precision} with --cpu: precision={cfg.precision} needs a GPU; "
@@ -75,7 +94,12 @@ def _hardware(cfg: DictConfig) -> dict[str, bool]:
 
 def shell_line(line: list[str], threads: int) -> str:
     """Return the command as a person would paste it into a shell."""
-    return f"OMP_NUM_THREADS={threads} {shlex.join(['fairseq-train', *line])}"
+    variables = " ".join(f"{name}={value}" for name, value in _environment(threads).items())
+    return f"{variables} {shlex.join(['fairseq-train', *line])}"
+
+
+def _environment(threads: int) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(threads), **MALLOC}
 
 
 def train(name: str, line: list[str], threads: int, updates: int, log: Path) -> None:
@@ -101,7 +125,7 @@ def train(name: str, line: list[str], threads: int, updates: int, log: Path) -> 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=os.environ | _environment(threads),
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         ) as process,
         tqdm(total=updates, desc=name, unit=" updates") as bar,

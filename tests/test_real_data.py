@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from translation.prepare import load_subwords, prepare
+from fairseq_plugins.subwords import load_subwords
+from translation.prepare import prepare
 
 pytestmark = pytest.mark.data
 

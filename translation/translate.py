@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from fairseq_plugins import checkpoints as checkpoint_files
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.subwords import load_subwords
 from fairseq_plugins.text import clean
-from translation.prepare import load_subwords
 
 
 def translate(

@@ -123,6 +123,13 @@ class ShareTransformerConfig(_FairseqOptions):
             "--decoder-normalize-before)"
         },
     )
+    cell_positions: bool = field(
+        default=False,
+        metadata={
+            "help": "with pictures as the source, learned positions of the grid's rows and columns "
+            "(default: none)"
+        },
+    )
     cpu_autocast: bool = field(
         default=False,
         metadata={

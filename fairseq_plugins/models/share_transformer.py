@@ -1,5 +1,7 @@
 """``share_transformer``: fairseq's Transformer whose layers borrow their weights.
 
+The source is text or, for a task that says so, a picture's cells.
+
 Every depth is a layer module of fairseq's own, with its own cache id, biases and norms. What
 changes is where the weights of its linear maps come from: a stored layer (sharing patterns of
 Takase & Kiyono), columns of the embedding table (EPS) or columns of a virtual matrix (VEPS, both
@@ -28,6 +30,7 @@ from fairseq_plugins.models.share_config import (
     ShareTransformerTinyConfig,
     transformer_config,
 )
+from fairseq_plugins.models.visual import CellEmbedding, VisualSource
 from fairseq_plugins.sharing import (
     ColumnPlan,
     FactorizedEmbedding,
@@ -51,7 +54,12 @@ def _check(cfg: TransformerConfig, task) -> None:
         UserError: see the messages.
     """
     source, target = task.source_dictionary, task.target_dictionary
-    if cfg.share_all_embeddings and source != target:
+    if _visual(task) and cfg.encoder.embed_dim != cfg.decoder.embed_dim:
+        raise UserError(
+            f"--encoder-embed-dim {cfg.encoder.embed_dim} and --decoder-embed-dim "
+            f"{cfg.decoder.embed_dim}: one caption table serves both sides, so they must be equal"
+        )
+    if cfg.share_all_embeddings and source != target and not _visual(task):
         raise UserError(
             f"--share-all-embeddings: the source dictionary has {len(source)} entries, the target "
             f"dictionary {len(target)}, and they must be one: prepare the data with "
@@ -74,6 +82,10 @@ def _check(cfg: TransformerConfig, task) -> None:
             )
 
 
+def _visual(task) -> VisualSource | None:
+    return getattr(task, "visual_source", None)
+
+
 class _Borrower:
     """A side of the model that may have a lender."""
 
@@ -94,6 +106,45 @@ class ShareTransformerEncoder(_Borrower, TransformerEncoderBase):
             return super().forward(*args, **kwargs)
 
 
+class ShareTransformerVisualEncoder(ShareTransformerEncoder):
+    """The same encoder for the cells of pictures; its own table is only there to lend weights.
+
+    Args:
+        cfg, dictionary, embed_tokens: as fairseq's; the captions' dictionary and table.
+        source: the cells.
+    """
+
+    def __init__(self, cfg: TransformerConfig, dictionary, embed_tokens, source: VisualSource):
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.embed_positions = None
+        self.embed_cells = CellEmbedding(
+            source, cfg.encoder.embed_dim, positions=cfg.cell_positions, dropout=cfg.dropout
+        )
+
+    def forward(
+        self,
+        src_tokens,
+        src_lengths=None,
+        cells=None,
+        pixels=None,
+        boxes=None,
+        image_of_caption=None,
+        **kwargs,
+    ):
+        """Encode a batch of pictures.
+
+        Args:
+            src_tokens: (batch, cells), the dictionary's pad where a picture has no more cells.
+            cells, pixels, boxes: see :class:`CellEmbedding`.
+            image_of_caption: not the encoder's business.
+        """
+        x = self.embed_cells(cells, pixels, boxes)
+        return super().forward(src_tokens, src_lengths, token_embeddings=x, **kwargs)
+
+    def forward_embedding(self, src_tokens, token_embedding):
+        return token_embedding, token_embedding
+
+
 class ShareTransformerDecoder(_Borrower, TransformerDecoderBase):
     """fairseq's decoder, (batch, target length) ids -> (batch, target length, vocabulary)."""
 
@@ -109,6 +160,8 @@ class ShareTransformerModel(TransformerModelBase):
     def __init__(self, cfg: TransformerConfig, encoder, decoder):
         super().__init__(cfg, encoder, decoder)
         self.kind = _share(cfg, {"encoder": encoder, "decoder": decoder})
+        if cfg.visual_source:
+            self.kind["cells"] = cfg.visual_source.describe()
         # As a buffer it goes wherever the weights go; "version" in its name keeps fairseq's
         # moving average off it; int16 leaves room for fairseq's sum over checkpoints.
         description = json.dumps(self.kind).encode()
@@ -127,11 +180,21 @@ class ShareTransformerModel(TransformerModelBase):
         """
         precision.refuse_half_on_cpu(cfg)
         cfg = transformer_config(cfg)
+        cfg.visual_source = _visual(task)
         _check(cfg, task)
         try:
+            if cfg.visual_source:
+                return cls._build_visual(cfg, task.target_dictionary)
             return super().build_model(cfg, task)
         except SharingError as error:
             raise UserError(str(error)) from error
+
+    @classmethod
+    def _build_visual(cls, cfg, words):
+        """Build the model whose two sides borrow from the one table, of *words*."""
+        table = cls.build_embedding(cfg, words, cfg.decoder.embed_dim, cfg.decoder.embed_path)
+        encoder = ShareTransformerVisualEncoder(cfg, words, table, cfg.visual_source)
+        return cls(cfg, encoder, cls.build_decoder(cfg, words, table))
 
     @classmethod
     def build_embedding(cls, cfg, dictionary, embed_dim, path=None):
@@ -151,14 +214,24 @@ class ShareTransformerModel(TransformerModelBase):
             cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
         )
 
-    def forward(self, *args, **kwargs):
-        """As fairseq's; each table is read once for both sides."""
+    def forward(self, *args, image_of_caption=None, **kwargs):
+        """As fairseq's; each table is read once for both sides.
+
+        Args:
+            image_of_caption: (captions,), the row of each caption's picture in the source: a
+                picture with several captions is encoded once. None: row by row.
+        """
         with ExitStack() as stack:
             stack.enter_context(self.encoder.lending())
             stack.enter_context(self.decoder.lending())
             if self.cfg.cpu_autocast and self.training:
                 stack.enter_context(precision.cpu_autocast(self.sharing_version.device))
-            return super().forward(*args, **kwargs)
+            if image_of_caption is None:
+                return super().forward(*args, **kwargs)
+            prev_output_tokens = kwargs.pop("prev_output_tokens")
+            encoder_out = self.encoder(*args, **kwargs)
+            encoder_out = self.encoder.reorder_encoder_out(encoder_out, image_of_caption)
+            return self.decoder(prev_output_tokens, encoder_out=encoder_out)
 
     def aliases(self) -> dict[str, str]:
         """Return name -> first name of every parameter that has more than one."""
@@ -188,8 +261,7 @@ class ShareTransformerModel(TransformerModelBase):
         """
         described = state_dict.get("sharing_version")
         kind = json.loads(bytes(described.tolist())) if described is not None else None
-        # the pattern's name does not count: with one stored layer they are all the same
-        if strict and (kind or {}) | {"pattern": ""} != self.kind | {"pattern": ""}:
+        if strict and _comparable(kind) != _comparable(self.kind):
             raise UserError(
                 f"the checkpoint is {describe(kind)}, and this model is {describe(self.kind)}: "
                 "train or load it with the options it was made with"
@@ -293,6 +365,16 @@ def _fits(cfg: TransformerConfig, shapes, width: int, rows: int, total: int) -> 
     return fits
 
 
+def _comparable(kind: dict | None) -> dict:
+    """Return *kind* without what may differ.
+
+    The pattern's name: with one stored layer they are all the same. And the picture source's
+    manifest, of which ``origin`` has what counts.
+    """
+    cells = (kind or {}).get("cells", {})
+    return (kind or {}) | {"pattern": "", "cells": {k: cells[k] for k in cells if k != "manifest"}}
+
+
 def describe(kind: dict | None) -> str:
     """Return how a model shares, in a few words."""
     if kind is None:
@@ -307,6 +389,7 @@ def describe(kind: dict | None) -> str:
         + (", norms shared" if kind["share_norms"] else "")
         + (f", {columns} columns lent" if columns else "")
         + ")"
+        + (f" for cells of {kind['cells']['origin']}" if "cells" in kind else "")
     )
 
 

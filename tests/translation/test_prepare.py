@@ -7,10 +7,11 @@ from fairseq.data import Dictionary, data_utils
 from typer.testing import CliRunner
 
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.subwords import learn_subwords, load_subwords
 from tests.helpers import fairseq
 from translation import prepare as module
 from translation.cli import app
-from translation.prepare import learn_subwords, load_subwords, prepare
+from translation.prepare import prepare
 
 
 def run(corpus, out, vocab_size=300, **options):

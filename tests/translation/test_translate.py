@@ -7,8 +7,9 @@ from fairseq.tasks.translation import TranslationTask
 from typer.testing import CliRunner
 
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.subwords import load_subwords
 from translation.cli import app
-from translation.prepare import load_subwords, prepare
+from translation.prepare import prepare
 from translation.translate import translate
 
 SHORT = {"beam": 2, "max_len_b": 8, "cpu": True}
