@@ -21,8 +21,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## prepare, train, decode, score and report three small translators (minutes)
+demo: $(INSTALLED) ## prepare, train, decode, score and report small translators and captioners (minutes)
 	$(BIN)/fairseq-share recipe run translation/demo out=$(OUT)/demo
+	$(BIN)/fairseq-share recipe run captioning/demo out=$(OUT)/captioning_demo
 
 test: $(INSTALLED) ## run the tests
 	$(BIN)/python -m pytest
@@ -36,7 +37,7 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## measure speed and memory against fairseq (on an idle machine)
-	for file in train_step veps_step generate prepare; do $(BIN)/python -m benchmarks.$$file || exit 1; done
+	for file in train_step veps_step generate prepare ciderd captioning_step features; do $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 lock: ## renew constraints.txt from the newest versions that install together
 	rm -rf .lock && $(PYTHON) -m venv .lock

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from captioning.lite0 import PACKAGE, read_lite0
 from captioning.pictures import PictureView, open_picture
 from captioning.store import describe
+from fairseq_plugins import compat
 from fairseq_plugins.errors import UserError
 
 __all__ = ["Backbone", "PictureView", "hash_weights", "open_picture"]
@@ -157,6 +158,8 @@ def _load(name: str, weights: str, seed: int) -> nn.Module:
             else (f"its keys and shapes must be those of timm {timm.__version__}")
         )
         raise UserError(f"--backbone {name}: {weights} not loaded ({reason}): {hint}") from error
+    finally:
+        compat.allow_checkpoint_classes()
 
 
 def hash_weights(state: Mapping[str, Tensor]) -> str:

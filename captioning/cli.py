@@ -221,10 +221,10 @@ def score(
     as_json: Json = False,
 ) -> None:
     """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr-D (and SPICE where it is there), with a signature."""
-    from captioning.score import score, table
+    from captioning.score import rows, score, table
 
     result = score(results, annotations)
-    typer.echo(json.dumps(result) if as_json else table(result))
+    typer.echo(json.dumps(result | {"scores": rows(result)}) if as_json else table(result))
 
 
 @app.command()

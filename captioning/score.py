@@ -93,7 +93,7 @@ def score(
             :func:`available`'s.
     """
     asked, skipped = available(metrics, spice_jars)
-    given, captions = _read(results, annotations)
+    given, captions = read(results, annotations)
     flat = [caption for group in given.values() for caption in group]
     command, warnings = java(), []
     try:  # two calls: the end of a caption can be cut by what follows it, "D." or "D ."
@@ -143,6 +143,14 @@ def score(
     return result | {"signature": line}
 
 
+def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what :func:`score` found as name, score, signature, as every scorer's JSON has it."""
+    return [
+        {"name": name, "score": value, "signature": result["signature"]}
+        for name, value in result["scores"].items()
+    ]
+
+
 def table(result: dict[str, Any]) -> str:
     """Return what :func:`score` found as lines of text."""
     lines = [f"{name:15}{value:8.2f}" for name, value in result["scores"].items()]
@@ -151,11 +159,11 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, result["signature"]])
 
 
-def _read(results: Path, annotations: Path) -> tuple[Captions, list[str]]:
+def read(results: Path, annotations: Path) -> tuple[Captions, list[str]]:
     """Return the references of each image, and the caption of each in the same order."""
     form = '{"images": [{"id": 1}, ...], "annotations": [{"image_id": 1, "caption": "..."}, ...]}'
     try:
-        content = _json(annotations)
+        content = read_json(annotations)
         references: Captions = {image["id"]: [] for image in content["images"]}
         rows = _rows(annotations, content["annotations"])
     except (KeyError, TypeError) as error:
@@ -163,7 +171,7 @@ def _read(results: Path, annotations: Path) -> tuple[Captions, list[str]]:
     for image, caption in rows:
         references.setdefault(image, []).append(caption)
     references = {image: captions for image, captions in references.items() if captions}
-    rows = _rows(results, _json(results))
+    rows = _rows(results, read_json(results))
     counts, captions = Counter(i for i, _ in rows), dict(rows)
     _refuse(results, [i for i in counts if counts[i] > 1], "with several captions: keep one each")
     unknown = [i for i in counts if i not in references]
@@ -173,7 +181,7 @@ def _read(results: Path, annotations: Path) -> tuple[Captions, list[str]]:
     return references, [captions[image] for image in references]
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

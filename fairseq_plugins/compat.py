@@ -13,6 +13,7 @@ def allow_checkpoint_classes() -> None:
 
     Symptom: resume, generate, fine-tune and average stop with ``UnpicklingError: Weights only
     load failed``. torch >= 2.6 loads with ``weights_only=True``, and fairseq's checkpoints hold
-    an ``argparse.Namespace``.
+    an ``argparse.Namespace``. timm takes the class off the list after it has loaded weights, so
+    whoever loads with timm calls this again.
     """
     torch.serialization.add_safe_globals([argparse.Namespace])

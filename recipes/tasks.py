@@ -131,7 +131,9 @@ class Captioning:
         from captioning.backbones import Backbone
         from captioning.features import extract
         from captioning.prepare import pictures, prepare
+        from captioning.score import available
 
+        available()  # what cannot be scored here is said before any work
         data = OmegaConf.to_container(self.cfg.data, resolve=True)
         if "draw" in self.cfg:
             from recipes.demo_data.pictures import draw
@@ -157,7 +159,6 @@ class Captioning:
 
     def decode(self, model: Path, folder: Path, cfg: DictConfig) -> dict[str, float]:
         from captioning.gallery import gallery
-
         from captioning.generate import generate
 
         decode = OmegaConf.to_container(cfg.decode, resolve=True)
@@ -182,15 +183,10 @@ class Captioning:
         return {"test": len(captions) / seconds}
 
     def score(self, folder: Path) -> dict[str, list[dict[str, Any]]]:
-        from captioning.score import score
+        from captioning.score import rows, score
 
         result = score(folder / "test.json", self.out / "data" / "references" / "test.json")
-        rows = [
-            {"name": name, "score": value, "signature": result["signature"]}
-            for name, value in result["scores"].items()
-            if name != "CIDEr-D (fast)"
-        ]
-        return {"test": rows}
+        return {"test": [row for row in rows(result) if row["name"] != "CIDEr-D (fast)"]}
 
     def samples(self, folders: dict[str, Path], count: int) -> list[dict[str, str]]:
         path = self.out / "data" / "references" / "test.json"

@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import timm
 import torch
+from timm.models import load_state_dict
 
 import fairseq_plugins  # noqa: F401
+from captioning.backbones import Backbone
 from fairseq_plugins.checkpoints import load
 from fairseq_plugins.errors import UserError
 
@@ -19,6 +22,17 @@ def test_a17_torch_still_refuses_fairseqs_checkpoints_by_itself(tmp_path):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Weights only load failed" in result.stderr
     assert torch.load(path)["args"].x == 1  # with this package imported
+
+
+def test_a17_checkpoints_load_after_timm_has_loaded_weights(tmp_path):
+    weights, path = tmp_path / "weights.pt", tmp_path / "checkpoint.pt"
+    torch.save(timm.create_model("test_efficientnet").state_dict(), weights)
+    torch.save({"args": argparse.Namespace(x=1), "model": {}, "cfg": {}}, path)
+    load_state_dict(weights)
+    with pytest.raises(UserError):
+        load(path)
+    Backbone("test_efficientnet", weights)
+    assert load(path)["args"].x == 1
 
 
 class Surprise:

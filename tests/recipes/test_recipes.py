@@ -20,10 +20,12 @@ from omegaconf import OmegaConf
 from fairseq_plugins.checkpoints import nameless_dictionary
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.models.share_config import ShareTransformerConfig
+from fairseq_plugins.models.visual import VisualSource
 from fairseq_plugins.sizes import count_parameters
 from recipes import config, training
 from recipes.demo_data import grammar
 from recipes.demo_data.grammar import SIZES, held_out
+from recipes.tasks import TASKS
 from translation.cli import paths
 
 TINY = [
@@ -52,6 +54,11 @@ def share(*arguments, check=True, **options):
     return result
 
 
+def render(cfg, out, phase=""):
+    task = TASKS[cfg.task](cfg, out)
+    return training.arguments(cfg, task, out, training.phases(cfg)[phase])
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """The first sentences of the demo's corpus, with relative paths to be reached by."""
@@ -76,7 +83,7 @@ class TestConfig:
     @pytest.mark.parametrize("system", ["vanilla", "simple_share", "eps", "veps"])
     def test_a15_line_and_recipe_build_the_same_model(self, name, system, tmp_path):
         cfg = config.systems(name, [f"sharing={system}"])[system]
-        line = training.arguments(cfg, tmp_path, tmp_path)
+        line = render(cfg, tmp_path)
         parser = options.get_training_parser()
         args = options.parse_args_and_arch(parser, line)
         from_line = convert_namespace_to_omegaconf(args)
@@ -96,6 +103,8 @@ class TestConfig:
         assert len(flags) == len(set(flags))
         words = nameless_dictionary(cfg.data.vocab_size)
         task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+        if cfg.task == "captioning":
+            task.visual_source = VisualSource(channels=64, grid=(7, 7))
         sizes = {
             count_parameters(build_model(model_cfg, task))
             for model_cfg in (
@@ -106,9 +115,11 @@ class TestConfig:
         assert len(sizes) == 1
 
     def test_a31_every_line_asks_for_batches_of_any_size(self, tmp_path):
-        cfg = config.systems("translation/demo")["eps"]
-        line = training.arguments(cfg, tmp_path, tmp_path)
-        assert line[line.index("--required-batch-size-multiple") + 1] == "1"
+        for name in config.names():
+            for cfg in config.systems(name).values():
+                for phase in training.phases(cfg):
+                    line = render(cfg, tmp_path, phase)
+                    assert line[line.index("--required-batch-size-multiple") + 1] == "1"
 
     @pytest.mark.parametrize(
         ("override", "message"),
@@ -137,7 +148,7 @@ class TestConfig:
     def test_a30_half_precision_on_a_cpu(self, precision, tmp_path):
         cfg = config.load("translation/demo", [f"precision={precision}"])
         with pytest.raises(UserError, match=f"--{precision} with --cpu"):
-            training.arguments(cfg, tmp_path, tmp_path)
+            render(cfg, tmp_path)
 
 
 class TestCommand:
