@@ -39,7 +39,7 @@ def build(source: VisualSource | None, weight_source: str) -> ShareTransformerMo
 
 def step(visual: bool, weight_source: str):
     """Return a call that trains a model one step on every caption of the pictures."""
-    source = VisualSource(1280, (7, 7), "made up") if visual else None
+    source = VisualSource(1280, (7, 7), origin="made up") if visual else None
     model = build(source, weight_source)
     number = PICTURES * CAPTIONS
     texts = torch.randint(4, ROWS, (number, LENGTH))
@@ -82,7 +82,7 @@ def parts(weight_source: str, rounds: int) -> dict[str, float]:
     scorer = CiderD(references, end=True)
     task = SimpleNamespace(target_dictionary=words, references=lambda _: scorer, caption=caption)
     criterion = self_critical.SelfCriticalCriterion(task, CAPTIONS, "samples", 0.0, LENGTH)
-    model = build(VisualSource(1280, (7, 7), "made up"), weight_source)
+    model = build(VisualSource(1280, (7, 7), origin="made up"), weight_source)
     ids = torch.full((PICTURES, CELLS), 3)
     source = {"src_tokens": ids, "src_lengths": torch.full((PICTURES,), CELLS)}
     source["cells"] = torch.randn(PICTURES, CELLS, 1280)
