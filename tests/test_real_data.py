@@ -1,10 +1,13 @@
 """What only real data can show; DATA names the folder that holds the sets."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from captioning.prepare import prepare as prepare_captions
+from captioning.score import score
 from fairseq_plugins.subwords import load_subwords
 from translation.prepare import prepare
 
@@ -38,3 +41,28 @@ def test_references_are_the_raw_text(en_vi):
     raw = (data / "tst2013.vi").read_text().splitlines()
     kept = (out / "references" / "test.vi").read_text().splitlines()
     assert [" ".join(line.split()) for line in raw] == kept
+
+
+def test_a12_karpathys_split_of_flickr8k(tmp_path):
+    annotations = Path(os.environ["DATA"]) / "flickr8k" / "dataset_flickr8k.json"
+    manifest = prepare_captions({"": annotations}, tmp_path, min_count=2)
+    counts = {name: split["captions"] for name, split in manifest["splits"].items()}
+    assert counts == {"train": 30_000, "valid": 5000, "test": 5000}
+    assert manifest["rows"] == 4512
+
+
+def test_people_score_as_the_coco_evaluation_scores_them(tmp_path):
+    """Each image's first caption against its others, on COCO's val2017."""
+    path = Path(os.environ["DATA"]) / "coco_val2017_captions" / "captions_val2017.json"
+    content = json.loads(path.read_text())
+    first: dict[int, str] = {}
+    others = []
+    for row in content["annotations"]:
+        if first.setdefault(row["image_id"], row["caption"]) != row["caption"]:
+            others.append({name: row[name] for name in ("image_id", "caption")})
+    results = [{"image_id": image, "caption": caption} for image, caption in first.items()]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    (tmp_path / "refs.json").write_text(json.dumps(content | {"annotations": others}))
+    scores = score(tmp_path / "results.json", tmp_path / "refs.json")["scores"]
+    assert scores["CIDEr-D"] == pytest.approx(scores["CIDEr-D (fast)"], abs=1e-6)
+    assert len(scores) == 8
