@@ -86,7 +86,6 @@ def load_bare(path: Path) -> nn.Module:
         task.visual_source = VisualSource.of(cells)
     model = build_model(state["cfg"].model, task, from_checkpoint=True)
     weights = {k: v for k, v in state["model"].items() if ".backbone." not in k}
-    weights.pop("sharing_version", None)
     model.load_state_dict(weights, strict=not cells)
     return model
 

@@ -160,7 +160,7 @@ class TestCommand:
         lines = [line for line in shown.splitlines() if line.startswith("OMP_NUM_THREADS=1 ")]
         assert len(lines) == 3
         assert "--seed 7" in lines[0] and "--weight-source eps" in lines[2]
-        assert shlex.split(lines[0])[1] == "fairseq-train"
+        assert "fairseq-train" in shlex.split(lines[0])
 
     def test_a29_a30_a31_run_from_another_folder_skip_and_redo(self, corpus, tmp_path):
         arguments = [
