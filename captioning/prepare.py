@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +184,17 @@ def _karpathy(content, *, keep_restval: bool) -> Iterable[tuple[str, int, str, l
 
     Image ids are COCO's where the file has them.
     """
+    number = count()
     for image in content["images"]:
         split = KARPATHY.get(image["split"])
         if split is None:
-            raise UserError(f"image {image['imgid']} has split {image['split']!r}: {[*KARPATHY]}")
+            raise UserError(
+                f"image {image['imgid']} has split {image['split']!r}: use {', '.join(KARPATHY)}"
+            )
         if image["split"] == "restval" and not keep_restval:
             continue
         file = "/".join(filter(None, [image.get("filepath"), image["filename"]]))
-        captions = [(s["sentid"], s["raw"]) for s in image["sentences"]]
+        captions = [(s.get("sentid", next(number)), s["raw"]) for s in image["sentences"]]
         yield split, image.get("cocoid", image["imgid"]), file, captions
 
 
@@ -210,8 +214,8 @@ def _binarise(
     """Write dict.txt and SPLIT.{bin,idx}; return what the manifest says of them."""
     if units == "words":
         dictionary = Dictionary()
-        for word, count in Counter(w for line in tokens["train"] for w in line.split()).items():
-            dictionary.add_symbol(word, n=count)
+        for word, times in Counter(w for line in tokens["train"] for w in line.split()).items():
+            dictionary.add_symbol(word, n=times)
         dictionary.finalize(threshold=min_count, padding_factor=1)
         dictionary.save(str(folder / "dict.txt"))
         unknown = {}

@@ -19,7 +19,7 @@ from fairseq_plugins.models.visual import VisualSource
 def _explain(path: Path, error: Exception) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(f"{path.resolve()}: no such checkpoint; check the path")
-    reason = (str(error).splitlines() or ["no content"])[0][:120]
+    reason = (str(error).splitlines() or ["no content"])[0].partition(". ")[0][:120]
     return UserError(
         f"{path.resolve()}: not a readable fairseq checkpoint ({reason}); "
         "it may be truncated: use an earlier one"

@@ -1,6 +1,7 @@
 """The task ``captioning``: pictures in, captions out."""
 
 import json
+import sys
 from argparse import Namespace
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -171,11 +172,13 @@ class CaptioningTask(FairseqTask):
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs) -> None:
         image_ids, captions = self.captions(split)
+        if self.store is not None:
+            kept = self._in_store(split, image_ids)
+            captions = [c for image, c in zip(image_ids, captions, strict=True) if image in kept]
+            image_ids = [image for image in image_ids if image in kept]
         texts = data_utils.load_indexed_dataset(str(self.folder / split), self.words)
         train = split == "train"
         view = self._view(split, image_ids)
-        if self.store is not None:
-            self._check_store(split, image_ids)
         self.datasets[split] = dataset.CaptionDataset(
             image_ids,
             captions,
@@ -189,13 +192,24 @@ class CaptioningTask(FairseqTask):
             shuffle=train,
         )
 
-    def _check_store(self, split: str, image_ids: list[int]) -> None:
-        if missing := [image for image in image_ids if image not in self.store]:
+    def _in_store(self, split: str, image_ids: list[int]) -> set[int]:
+        """Return those of *image_ids* that the store has; says which were broken and skipped."""
+        missing = [image for image in image_ids if image not in self.store]
+        skipped = [image for image in missing if str(image) in self.store.manifest["skipped"]]
+        where = Path(self.cfg.features).resolve()
+        if len(skipped) < len(missing):
+            one = next(image for image in missing if image not in skipped)
             raise UserError(
-                f"{Path(self.cfg.features).resolve()}: {len(missing)} of the {len(image_ids)} "
-                f"pictures of {split} are not in it, such as image {missing[0]}: run "
-                "`fairseq-share captioning features` for this data"
+                f"{where}: {len(missing)} of the {len(image_ids)} pictures of {split} are not in "
+                f"it, such as image {one}: run `fairseq-share captioning features` for this data"
             )
+        if skipped:
+            print(
+                f"warning: {split} is without {len(skipped)} of its {len(image_ids)} pictures, "
+                f"such as image {skipped[0]}, which were broken when {where} was made",
+                file=sys.stderr,
+            )
+        return set(image_ids) - set(missing)
 
     def _view(self, split: str, image_ids: list[int]):
         if self.store is not None:

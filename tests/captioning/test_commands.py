@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fairseq_plugins.tasks.captioning import CaptioningConfig, CaptioningTask
 from tests.captioning.conftest import karpathy, write_store
 from tests.helpers import USER_DIR, fairseq
 
@@ -153,6 +154,17 @@ class TestOurs:
         result = fairseq("train", *options(data, few, *TRAIN, "--max-update", "1"), check=False)
         last = result.stderr.strip().splitlines()[-1]
         assert result.returncode == 1 and "pictures of" in last and "captioning features" in last
+
+
+def test_pictures_that_were_broken_are_left_out_and_named(data, tmp_path, capsys):
+    few = write_store(tmp_path / "few", pictures=50)
+    manifest = json.loads((few / "manifest.json").read_text())
+    manifest["skipped"] = {str(image): "broken" for image in range(50, 60)}
+    (few / "manifest.json").write_text(json.dumps(manifest))
+    task = CaptioningTask(CaptioningConfig(data=str(data), features=str(few)))
+    task.load_dataset("test")
+    assert len(task.dataset("test")) == 5  # without 59
+    assert "test is without 1 of its 6 pictures, such as image 59" in capsys.readouterr().err
 
 
 class TestEndToEnd:

@@ -145,3 +145,16 @@ class TestTokens:
     def test_without_java(self, monkeypatch):
         assert simple_tokenize(self.LINES[0]) == "a man 's dog running"
         assert simple_tokenize(self.LINES[3]) == "he said no ( twice )"
+
+
+def test_sentences_without_numbers(tmp_path):
+    content = karpathy()
+    for image in content["images"]:
+        for sentence in image["sentences"]:
+            del sentence["sentid"]
+    path = tmp_path / "dataset.json"
+    path.write_text(json.dumps(content))
+    prepare({"": path}, tmp_path / "out", min_count=1)
+    references = json.loads((tmp_path / "out" / "references" / "test.json").read_text())
+    numbers = [row["id"] for row in references["annotations"]]
+    assert len(set(numbers)) == len(numbers) == 18
