@@ -32,12 +32,24 @@ def phases(cfg: DictConfig) -> dict[str, dict[str, Any]]:
 
     The first has no name and is ``train``; ``self_critical`` says what differs in a second one,
     which starts from the first one's average.
+
+    Raises:
+        UserError: one of them writes fewer checkpoints than ``average`` takes.
     """
     train = OmegaConf.to_container(cfg.train, resolve=True)
-    if not cfg.get("self_critical"):
-        return {"": train}
-    other = OmegaConf.to_container(cfg.self_critical, resolve=True)
-    return {"": train, "self_critical": train | other}
+    found = {"": train}
+    if cfg.get("self_critical"):
+        found["self_critical"] = train | OmegaConf.to_container(cfg.self_critical, resolve=True)
+    for name, options in found.items():
+        written = options["max_update"] // options["save_interval_updates"]
+        if written < cfg.average:
+            where = name or "train"
+            raise UserError(
+                f"average={cfg.average}: {where} writes {written} checkpoints, one in "
+                f"{options['save_interval_updates']} of {options['max_update']} updates: lower "
+                f"average or {where}.save_interval_updates"
+            )
+    return found
 
 
 def arguments(

@@ -10,7 +10,8 @@ from tests.recipes.test_recipes import share
 
 TINY = ["draw.train=24", "draw.valid=4", "draw.test=5", "train.max_update=2", "average=1"]
 TINY += ["train.save_interval_updates=1", "train.validate_interval_updates=2"]
-TINY += ["train.warmup_updates=1", "self_critical.max_update=1", "decode.beam=2"]
+TINY += ["train.warmup_updates=1", "self_critical.max_update=1"]
+TINY += ["self_critical.save_interval_updates=1", "decode.beam=2"]
 TINY += ["self_critical.warmup_updates=0", "model.encoder_layers=2", "model.decoder_layers=2"]
 
 

@@ -140,6 +140,12 @@ class TestConfig:
             config.systems("translation/demo", [override])
         assert message in str(refused.value)
 
+    def test_too_few_checkpoints_to_average(self):
+        for name, asked in (("train", "average=30"), ("self_critical", "average=6")):
+            (cfg,) = config.systems("captioning/demo", [asked, "systems=[veps]"]).values()
+            with pytest.raises(UserError, match=f"{asked}: {name} writes .* lower average"):
+                training.phases(cfg)
+
     def test_unknown_recipe(self):
         with pytest.raises(UserError, match="did you mean 'translation/demo'"):
             config.load("translation/dmeo")
