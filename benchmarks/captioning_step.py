@@ -13,6 +13,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 
 from benchmarks.ciderd import made_up
 from benchmarks.measure import in_turns, ratios, report
+from benchmarks.train_step import update
 from captioning.ciderd import CiderD
 from fairseq_plugins.checkpoints import nameless_dictionary
 from fairseq_plugins.criterions import self_critical
@@ -56,19 +57,7 @@ def step(visual: bool, weight_source: str):
     }
     task = SimpleNamespace(target_dictionary=nameless_dictionary(ROWS))
     criterion = LabelSmoothedCrossEntropyCriterion(task, True, 0.1)
-    return _update(model, lambda: criterion(model, sample)[0] / sample["ntokens"])
-
-
-def _update(model, loss):
-    optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98))
-
-    def call():
-        optimizer.zero_grad()
-        loss().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return call
+    return update(model, lambda: criterion(model, sample)[0] / sample["ntokens"])
 
 
 def parts(weight_source: str, rounds: int) -> dict[str, float]:
@@ -102,7 +91,7 @@ def parts(weight_source: str, rounds: int) -> dict[str, float]:
     criterion.reward = timed("reward", criterion.reward)
     self_critical.draw = timed("sample", plain)
     try:
-        call = timed("whole", _update(model, lambda: criterion(model, sample)[0]))
+        call = timed("whole", update(model, lambda: criterion(model, sample)[0]))
         call()
         spent.update(dict.fromkeys(spent, 0.0))
         for _ in range(rounds):

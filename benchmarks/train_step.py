@@ -3,6 +3,7 @@
 python -m benchmarks.train_step
 """
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Annotated
 
@@ -36,7 +37,6 @@ def step(variant: str, tokens: int):
     model = build(arch, (SIZES + options).split(), ROWS).train()
     task = SimpleNamespace(target_dictionary=Dictionary())
     criterion = LabelSmoothedCrossEntropyCriterion(task, True, 0.1)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98))
     lengths = torch.arange(20, 41).repeat(
         1 + tokens // 600
     )  # sentences of like length share a batch
@@ -45,10 +45,16 @@ def step(variant: str, tokens: int):
     ids[torch.arange(ids.shape[1]) >= lengths[:, None]] = task.target_dictionary.pad()
     net_input = {"src_tokens": ids, "src_lengths": lengths, "prev_output_tokens": ids}
     sample = {"net_input": net_input, "target": ids, "ntokens": int(lengths.sum())}
+    return update(model, lambda: criterion(model, sample)[0] / sample["ntokens"])
+
+
+def update(model: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    """Return a call that updates *model* once by what *loss* returns."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98))
 
     def call():
         optimizer.zero_grad()
-        (criterion(model, sample)[0] / sample["ntokens"]).backward()
+        loss().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from tqdm import tqdm
 
-from captioning.ciderd import CiderD
 from captioning.pictures import open_picture
-from captioning.score import read, read_json
-from captioning.tokens import tokenize
+from captioning.score import read, read_json, score
 from fairseq_plugins.errors import UserError
 from fairseq_plugins.files import atomic
 
@@ -45,7 +43,7 @@ def gallery(
     captions = dict(zip(references, outputs, strict=True))
     files = {image["id"]: image.get("file_name", "") for image in read_json(annotations)["images"]}
     maps = read_json(attention) if attention else {"grid": None, "images": {}}
-    scores = _scores(references, captions)
+    scores = score(results, annotations, metrics=["CIDEr-D"])["per_image"]
     missing = 0
     cards = []
     for image in tqdm(list(captions)[:limit], "gallery", unit=" images"):
@@ -59,7 +57,7 @@ def gallery(
                 "picture": picture,
                 "caption": captions[image],
                 "references": references[image],
-                "score": round(100 * scores[image], 1),
+                "score": round(scores[image], 1),
                 "words": seen.get("words"),
                 "maps": seen.get("maps"),
             }
@@ -71,20 +69,11 @@ def gallery(
     )
     page = environment.get_template("gallery.html.jinja").render(
         title=f"{Path(results).name}: {len(cards)} captions",
-        mean=100 * sum(scores.values()) / len(scores),
+        mean=sum(scores.values()) / len(scores),
         data={"grid": maps["grid"], "cards": cards},
     )
     with atomic(output) as temporary:
         temporary.write_text(page, encoding="utf-8")
-
-
-def _scores(references: dict[int, list[str]], captions: dict[int, str]) -> dict[int, float]:
-    """Return image id -> CIDEr-D, 0 to 10."""
-    flat = [caption for group in references.values() for caption in group]
-    tokens = iter(tokenize(flat)[0])
-    scorer = CiderD({image: [next(tokens) for _ in group] for image, group in references.items()})
-    outputs, _ = tokenize(list(captions.values()))
-    return dict(zip(captions, scorer.score(list(captions), outputs).tolist(), strict=True))
 
 
 def _embed(path: Path, side: int) -> str | None:

@@ -41,12 +41,12 @@ def phases(cfg: DictConfig) -> dict[str, dict[str, Any]]:
     if cfg.get("self_critical"):
         found["self_critical"] = train | OmegaConf.to_container(cfg.self_critical, resolve=True)
     for name, options in found.items():
-        written = options["max_update"] // options["save_interval_updates"]
-        if written < cfg.average:
+        updates, interval = options["max_update"], options["save_interval_updates"]
+        if interval and updates // interval < cfg.average:  # 0: a checkpoint an epoch
             where = name or "train"
             raise UserError(
-                f"average={cfg.average}: {where} writes {written} checkpoints, one in "
-                f"{options['save_interval_updates']} of {options['max_update']} updates: lower "
+                f"average={cfg.average}: {where} writes {updates // interval} checkpoints, one in "
+                f"{interval} of {updates} updates: lower "
                 f"average or {where}.save_interval_updates"
             )
     return found

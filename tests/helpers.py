@@ -1,5 +1,6 @@
 """Small models for tests."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,21 @@ def fairseq(command: str, *arguments: str, check: bool = True) -> subprocess.Com
         capture_output=True,
         text=True,
         timeout=200,
+    )
+    assert not check or result.returncode == 0, result.stderr[-3000:]
+    return result
+
+
+def share(*arguments, check: bool = True, **options) -> subprocess.CompletedProcess:
+    """Run ``fairseq-share``, as a user would; *options* are those of ``subprocess.run``."""
+    code = "import sys, fairseq_share; sys.exit(fairseq_share.main())"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(USER_DIR).parent)},
+        timeout=250,
+        **options,
     )
     assert not check or result.returncode == 0, result.stderr[-3000:]
     return result

@@ -1,10 +1,6 @@
 """fairseq's commands and ours on made-up pictures, as a user types them."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,20 +9,7 @@ from PIL import Image
 
 from fairseq_plugins.tasks.captioning import CaptioningConfig, CaptioningTask
 from tests.captioning.conftest import karpathy, write_store
-from tests.helpers import USER_DIR, fairseq
-
-
-def share(*arguments, check=True):
-    code = "import sys, fairseq_share; sys.exit(fairseq_share.main())"
-    result = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env=os.environ | {"PYTHONPATH": str(Path(USER_DIR).parent)},
-    )
-    assert not check or result.returncode == 0, result.stderr[-3000:]
-    return result
+from tests.helpers import USER_DIR, fairseq, share
 
 
 def options(data, store, *more):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from recipes.demo_data import pictures
-from tests.recipes.test_recipes import share
+from tests.helpers import share
 
 TINY = ["draw.train=24", "draw.valid=4", "draw.test=5", "train.max_update=2", "average=1"]
 TINY += ["train.save_interval_updates=1", "train.validate_interval_updates=2"]

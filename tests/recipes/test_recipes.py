@@ -26,6 +26,7 @@ from recipes import config, training
 from recipes.demo_data import grammar
 from recipes.demo_data.grammar import SIZES, held_out
 from recipes.tasks import TASKS
+from tests.helpers import share
 from translation.cli import paths
 
 TINY = [
@@ -37,21 +38,6 @@ TINY = [
     "model.encoder_layers=2",
     "model.decoder_layers=2",
 ]
-
-
-def share(*arguments, check=True, **options):
-    code = "import sys, fairseq_share; sys.exit(fairseq_share.main())"
-    environment = os.environ | {"PYTHONPATH": str(Path(config.HERE).parent)}
-    result = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=250,
-        **options,
-    )
-    assert not check or result.returncode == 0, result.stderr[-3000:]
-    return result
 
 
 def render(cfg, out, phase=""):
@@ -145,6 +131,9 @@ class TestConfig:
             (cfg,) = config.systems("captioning/demo", [asked, "systems=[veps]"]).values()
             with pytest.raises(UserError, match=f"{asked}: {name} writes .* lower average"):
                 training.phases(cfg)
+        by_epoch = ["train.save_interval_updates=0", "self_critical.save_interval_updates=0"]
+        (cfg,) = config.systems("captioning/demo", [*by_epoch, "systems=[veps]"]).values()
+        assert set(training.phases(cfg)) == {"", "self_critical"}
 
     def test_unknown_recipe(self):
         with pytest.raises(UserError, match="did you mean 'translation/demo'"):
