@@ -26,7 +26,7 @@ demo: $(INSTALLED) ## prepare, train, decode, score and report small translators
 	$(BIN)/fairseq-share recipe run captioning/demo out=$(OUT)/captioning_demo
 
 test: $(INSTALLED) ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-data: $(INSTALLED) ## run the checks on real data; DATA=FOLDER names it
 	DATA=$(DATA) $(BIN)/python -m pytest -m data -rs

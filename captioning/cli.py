@@ -160,8 +160,7 @@ def generate(
     cpu: Cpu = False,
 ) -> None:
     """Caption a prepared split: one entry an image id."""
-    from captioning.generate import generate
-    from fairseq_plugins.files import atomic
+    from captioning.generate import generate, write
 
     captions, grid = generate(
         [Path(part) for part in checkpoint.split(",") if part],
@@ -175,13 +174,7 @@ def generate(
         lenpen=lenpen,
         max_len_b=max_length,
     )
-    with atomic(output) as temporary:
-        results = [{name: c[name] for name in ("image_id", "caption")} for c in captions]
-        temporary.write_text(json.dumps(results, ensure_ascii=False), encoding="utf-8")
-    if attention is not None:
-        maps = {str(c["image_id"]): {k: c[k] for k in ("words", "maps")} for c in captions}
-        with atomic(attention) as temporary:
-            temporary.write_text(json.dumps({"grid": grid, "images": maps}, ensure_ascii=False))
+    write(captions, grid, output, attention)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary, FairseqDataset, data_utils
 
 View = Callable[
     [int], dict[str, Any]
-]  # image id -> {"cells": ..., ["boxes": ...]} or {"pixels": ...}
+]  # image id -> {"cells": ..., ["boxes": ...]}, {"pixels": ...} or {"broken": why}
 
 
 class CaptionDataset(FairseqDataset):
@@ -77,13 +77,15 @@ class CaptionDataset(FairseqDataset):
         return ids
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return a batch.
+        """Return a batch; of a broken picture only why.
 
         Captions come first of all pictures, then second of all pictures, ...: so row i of the first
         captions is picture i's, as fairseq's generation expects.
         """
         if not samples:
             return {}
+        if broken := [sample["broken"] for sample in samples if "broken" in sample]:
+            return {"broken": broken[0], "net_input": {}}
         net_input = self._source(samples)
         most = max(len(sample["captions"]) for sample in samples)
         rows = [

@@ -1,5 +1,6 @@
 """Captions of a prepared split or of any picture, by beam search."""
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from captioning.dataset import CaptionDataset
 from captioning.pictures import PictureView, open_picture
 from fairseq_plugins.checkpoints import load, load_models, sharing
 from fairseq_plugins.errors import UserError
+from fairseq_plugins.files import atomic
 from fairseq_plugins.models.visual import VisualSource
 
 Caption = dict[str, Any]  # image_id, caption, words, maps
@@ -55,6 +57,25 @@ def generate(
     if len(captions) != len(dataset):
         raise UserError(f"{len(dataset)} pictures went in and {len(captions)} captions came out")
     return captions, task.visual_source.grid
+
+
+def write(
+    captions: Sequence[Caption],
+    grid: tuple[int, int] | None,
+    results: Path,
+    attention: Path | None = None,
+) -> None:
+    """Write what :func:`generate` returned: COCO's results, and the attention maps of the words."""
+    rows = [{name: c[name] for name in ("image_id", "caption")} for c in captions]
+    contents: dict[Path, Any] = {results: rows}
+    if attention is not None:
+        maps = {
+            str(c["image_id"]): {k: c[k] for k in ("words", "maps") if k in c} for c in captions
+        }
+        contents[attention] = {"grid": grid, "images": maps}
+    for path, content in contents.items():
+        with atomic(path) as temporary:
+            temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def caption(

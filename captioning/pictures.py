@@ -44,8 +44,15 @@ class PictureView:
     def __init__(self, pictures: Mapping[int, Path], transform: Transform):
         self.pictures, self.transform = pictures, transform
 
-    def __call__(self, image_id: int) -> dict[str, Tensor]:
-        return {"pixels": self.transform(open_picture(self.pictures[image_id]))}
+    def __call__(self, image_id: int) -> dict[str, Tensor | str]:
+        """Return ``pixels``; or, of a picture that cannot be read, the reason: ``broken``.
+
+        A worker process cannot tell its user: the task does, see :meth:`CaptioningTask.whole`.
+        """
+        try:
+            return {"pixels": self.transform(open_picture(self.pictures[image_id]))}
+        except UserError as error:
+            return {"broken": str(error)}
 
 
 class Pictures(Dataset):

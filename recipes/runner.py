@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugins.average import average, last_checkpoints
@@ -18,7 +19,7 @@ from fairseq_plugins.files import atomic
 from fairseq_plugins.sizes import sizes_of_checkpoint
 from fairseq_plugins.stages import Stages, key
 from recipes import report, training
-from recipes.tasks import TASKS
+from recipes.tasks import TASKS, use_gpu
 
 
 def run(name: str, systems: Mapping[str, DictConfig], command: str) -> dict[str, Any]:
@@ -36,6 +37,8 @@ def run(name: str, systems: Mapping[str, DictConfig], command: str) -> dict[str,
     out = Path(first.out).resolve()
     task = TASKS[first.task](first, out)
     prepared = task.prepare()
+    if not use_gpu(first):
+        torch.set_num_threads(first.threads)
     rows = [row for system, cfg in systems.items() for row in _system(system, cfg, task, prepared)]
     results = {
         "recipe": name,

@@ -159,7 +159,7 @@ class Captioning:
 
     def decode(self, model: Path, folder: Path, cfg: DictConfig) -> dict[str, float]:
         from captioning.gallery import gallery
-        from captioning.generate import generate
+        from captioning.generate import generate, write
 
         decode = OmegaConf.to_container(cfg.decode, resolve=True)
         start = time.perf_counter()
@@ -167,12 +167,7 @@ class Captioning:
             [model], "test", data=self.out / "data", cpu=not use_gpu(cfg), **decode
         )
         seconds = time.perf_counter() - start
-        rows = [{name: c[name] for name in ("image_id", "caption")} for c in captions]
-        maps = {str(c["image_id"]): {k: c[k] for k in ("words", "maps")} for c in captions}
-        attention = {"grid": grid, "images": maps}
-        for name, content in (("test.json", rows), ("attention.json", attention)):
-            with atomic(folder / name) as temporary:
-                temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        write(captions, grid, folder / "test.json", folder / "attention.json")
         gallery(
             folder / "test.json",
             self._images,

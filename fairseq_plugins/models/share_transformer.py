@@ -11,6 +11,7 @@ ShareBERT, AAAI 2024).
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from math import prod
 
 import torch
 from fairseq.models import register_model
@@ -261,7 +262,16 @@ class ShareTransformerModel(TransformerModelBase):
         """
         described = state_dict.get("sharing_version")
         kind = json.loads(bytes(described.tolist())) if described is not None else None
-        if strict and _comparable(kind) != _comparable(self.kind):
+        theirs, ours = _comparable(kind), _comparable(self.kind)
+        if strict and theirs != ours:
+            if theirs | {"cells": ours["cells"]} == ours and theirs["cells"] and ours["cells"]:
+                names = ("origin", *ours["cells"])
+                name = next(n for n in names if theirs["cells"].get(n) != ours["cells"][n])
+                raise UserError(
+                    f"the checkpoint knows cells of {name} {theirs['cells'].get(name)}, and these "
+                    f"are of {name} {ours['cells'][name]}: name the features or the backbone that "
+                    "it was trained with"
+                )
             raise UserError(
                 f"the checkpoint is {describe(kind)}, and this model is {describe(self.kind)}: "
                 "train or load it with the options it was made with"
@@ -360,8 +370,11 @@ def _fits(cfg: TransformerConfig, shapes, width: int, rows: int, total: int) -> 
         alone = {name: shape for name, shape in shapes.items() if name.startswith(side)}
         if 0 < len(alone) < len(shapes) and columns_needed(rows, alone) <= width:
             fits.append(f"--borrow {side} ({columns_needed(rows, alone)} columns)")
-    needed = columns_needed(rows, shapes)
-    fits.append(f"--weight-source veps --virtual-dim {needed}")
+    needed, factor = columns_needed(rows, shapes), cfg.factor_dim or width
+    fits.append(
+        f"--weight-source veps --virtual-dim {needed} (a map of {factor * needed:,} parameters, "
+        f"fewer with a lower --factor-dim; stored layers have {sum(map(prod, shapes.values())):,})"
+    )
     return fits
 
 

@@ -247,8 +247,25 @@ class CaptioningTask(FairseqTask):
             return " ".join(symbols)
         return tokens.simple_tokenize(self.subwords.decode(symbols))
 
+    @staticmethod
+    def whole(sample: dict) -> dict:
+        """Return a batch.
+
+        Raises:
+            UserError: one of its pictures is broken.
+        """
+        if "broken" in sample:
+            raise UserError(f"{sample['broken']}: mend it, or leave it out of the data")
+        return sample
+
+    def train_step(self, sample, *args, **kwargs):
+        return super().train_step(self.whole(sample), *args, **kwargs)
+
+    def inference_step(self, generator, models, sample, *args, **kwargs):
+        return super().inference_step(generator, models, self.whole(sample), *args, **kwargs)
+
     def valid_step(self, sample, model, criterion):
-        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        loss, sample_size, logging_output = super().valid_step(self.whole(sample), model, criterion)
         if self.cfg.eval_ciderd:
             if self._generator is None:
                 arguments = json.loads(self.cfg.eval_ciderd_args)

@@ -1,6 +1,7 @@
 """fairseq's commands and ours on made-up pictures, as a user types them."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -193,6 +194,16 @@ class TestEndToEnd:
         store.rename(tmp_path / "moved")  # `caption` needs no store
         live = share("captioning", "caption", checkpoint, images / "9.png").stdout.strip()
         assert live == json.loads(results.read_text())[0]["caption"]
+
+    def test_a_broken_picture_is_named_in_one_line(self, data, images, tmp_path):
+        shutil.copytree(images, tmp_path / "images")
+        (tmp_path / "images" / "7.png").write_bytes(b"no picture")
+        more = ["--images", tmp_path / "images", *BACKBONE, *SIZE, *TRAIN, "--num-workers", "1"]
+        more += ["--max-epoch", "1", "--save-dir", tmp_path]
+        result = fairseq("train", *options(data, None, *more), check=False)
+        last = result.stderr.strip().splitlines()[-1]
+        assert result.returncode == 1 and "7.png: not a readable picture" in last
+        assert "Traceback" not in result.stderr
 
     def test_missing_pictures_and_both_ways_at_once(self, data, store, tmp_path):
         more = ["--images", tmp_path, *BACKBONE, *TRAIN, "--max-update", "1"]
