@@ -68,6 +68,7 @@ def run(name: Name, overrides: Overrides = None, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(results))
         return
+    width = max(len(system["name"]) for system in results["systems"])
     for system in results["systems"]:
         scores = "  ".join(
             f"{test} {row['name']} {row['score']:.2f}"
@@ -75,7 +76,10 @@ def run(name: Name, overrides: Overrides = None, as_json: Json = False) -> None:
             for row in rows
             if row["name"] != "TER"
         )
-        typer.echo(f"{system['name']:14} {system['sizes']['parameters']:>10,} parameters  {scores}")
-    for row in results["systems"][0]["scores"].values():
-        typer.echo("\n".join(f"{score['name']}: {score['signature']}" for score in row))
-        break
+        typer.echo(
+            f"{system['name']:{width}} {system['sizes']['parameters']:>10,} parameters  {scores}"
+        )
+    rows = next(iter(results["systems"][0]["scores"].values()))
+    for signature in dict.fromkeys(row["signature"] for row in rows):
+        names = ", ".join(row["name"] for row in rows if row["signature"] == signature)
+        typer.echo(f"{names}: {signature}")

@@ -9,6 +9,13 @@ from matplotlib.figure import Figure
 
 from fairseq_plugins.pictures import COLOURS, STYLE, column_map, svg
 
+CURVES = (  # label of the axis, kinds of points with their style
+    (
+        "loss (bits a token, without smoothing)",
+        {"train": {"alpha": 0.35}, "valid": {"marker": "."}},
+    ),
+    ("CIDEr-D in validation", {"ciderd": {"marker": "."}}),
+)
 SAMPLES = 12  # sentences or pictures of the first test set that the page shows
 
 
@@ -44,22 +51,30 @@ def render(results: dict[str, Any], task) -> str:
 
 
 def learning_curves(systems: Sequence[dict[str, Any]]) -> str:
-    """Return loss against updates and against seconds, training faint, validation strong."""
+    """Return loss, and CIDEr-D where it is there, against updates and against seconds.
+
+    Training is faint, validation strong.
+    """
+    rows = [row for row in CURVES if any(s["learning"][kind] for s in systems for kind in row[1])]
     with rc_context(STYLE):
-        figure = Figure(figsize=(8.5, 3.4), layout="constrained")
-        panels = figure.subplots(1, 2, sharey=True)
-        for panel, column, label in zip(panels, (0, 1), ("updates", "seconds"), strict=True):
-            for system, colour in zip(systems, COLOURS * 9, strict=False):
-                for kind, style in (("train", {"alpha": 0.35}), ("valid", {"marker": "."})):
-                    points = system["learning"][kind]
-                    x, y = [p[column] for p in points], [p[2] for p in points]
-                    name = f"{system['name']}, {'training' if kind == 'train' else 'validation'}"
-                    panel.plot(x, y, color=colour, label=name, **style)
+        figure = Figure(figsize=(8.5, 0.6 + 2.8 * len(rows)), layout="constrained")
+        grid = figure.subplots(len(rows), 2, sharex="col", sharey="row", squeeze=False)
+        for (label, kinds), panels in zip(rows, grid, strict=True):
+            for column, panel in enumerate(panels):
+                for system, colour in zip(systems, COLOURS * 9, strict=False):
+                    for kind, style in kinds.items():
+                        points = system["learning"][kind]
+                        x, y = [p[column] for p in points], [p[2] for p in points]
+                        panel.plot(x, y, color=colour, label=system["name"], **style)
+                panel.grid(alpha=0.3)
+            panels[0].set_ylabel(label)
+        for panel, label in zip(grid[-1], ("updates", "seconds"), strict=True):
             panel.set_xlabel(label)
-            panel.grid(alpha=0.3)
-        panels[0].set_ylabel("loss (bits a token, without smoothing)")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        legend = dict(zip(labels, handles, strict=True))  # the last of a name, the strong one
+        figure.legend(
+            legend.values(), legend.keys(), loc="outside upper center", ncols=4, frameon=False
+        )
         return svg(figure)
 
 

@@ -134,16 +134,18 @@ def _set_aside(path: Path) -> None:
 
 
 def learning(curves: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return (updates, seconds, nll_loss) of training and validation, and their ends."""
-    points: dict[str, list] = {"train": [], "valid": []}
+    """Return (updates, seconds, value) of both losses and of validation's CIDEr-D, and the end."""
+    points: dict[str, list] = {"train": [], "valid": [], "ciderd": []}
     seconds = 0.0
     for kind, values in curves:
         seconds = float(values.get("wall") or values.get("train_wall") or seconds)
-        loss = values.get("nll_loss") if kind == "train_inner" else values.get("valid_nll_loss")
-        if loss is not None:
-            where = "train" if kind == "train_inner" else "valid"
-            points[where].append((int(values["num_updates"]), seconds, float(loss)))
-    updates = max((point[0] for point in points["train"] + points["valid"]), default=0)
+        found = {"valid": values.get("valid_nll_loss"), "ciderd": values.get("valid_ciderd")}
+        if kind == "train_inner":
+            found = {"train": values.get("nll_loss")}
+        for where, value in found.items():
+            if value is not None:
+                points[where].append((int(values["num_updates"]), seconds, float(value)))
+    updates = max((int(values["num_updates"]) for _, values in curves), default=0)
     return {**points, "updates": updates, "seconds": seconds}
 
 

@@ -36,6 +36,7 @@ class TestDemo:
         assert "--finetune-from-model" in results["systems"][1]["line"]
         assert results["metric"] == "CIDEr-D"
         page = (folder / "out" / "report.html").read_text()
+        assert "CIDEr-D in validation" in page
         assert 'href="veps/self_critical/gallery.html"' in page and "src=" not in page
 
         log = folder / "out" / "veps" / "train.log"
